@@ -11,12 +11,13 @@ import argparse
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from benchmarks.zoo_packages import DRAWN, by_hand
 from traincast.capture import capture, capture_jax
 from traincast.simulate import replay_memory
 from traincast.spec import Graph, Stage
@@ -450,12 +452,16 @@ FAMILIES = (
     diffusers_entries,
     graph_entries,
     adapter_entries,
+    by_hand,
+    *DRAWN,
     keras_entries,
 )
 
 
-def all_entries() -> Iterator[Entry]:
-    for family in FAMILIES:
+def all_entries(wanted: set[str] | None) -> Iterator[Entry]:
+    """A group of FAMILIES may be asked for by the name of its function, without making the others."""
+    named = [family for family in FAMILIES if wanted and family.__name__ in wanted]
+    for family in named or FAMILIES:
         try:
             yield from family()
         except Exception as error:
@@ -633,15 +639,15 @@ def record(entry: Entry) -> Row:
     # Keras keeps what it makes first, and fake tensors must not be among it.
     early = reference(build, make_inputs, is_real=True) if family == "keras" else None
     try:
-        total, _ = count_parameters(build, make_inputs)
         started = time.process_time()
         graph = capture(made, make_inputs, mode="training_step", optimizer="adamw", batch_size=2)
         row.cpu_s = time.process_time() - started
         row.rss_mb = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+        total, _ = count_parameters(build, make_inputs)
         row.parameters, row.exact = graph.num_parameters, graph.num_parameters == total
         row.state_exact = graph.role_bytes("optimizer_state") == 2 * graph.role_bytes("gradient")
         row.assumptions = len(graph.assumptions)
-        passes = capture(made, make_inputs, mode="forward_backward", batch_size=2, folded=False, kernels="reference")
+        passes = capture(made, make_inputs, mode="forward_backward", batch_size=2, folded=False, kernels="plain")
     except Exception as error:
         row.error = f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
         return row
@@ -785,20 +791,52 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def record_apart(entry: Entry) -> Row:
+    """In a process of its own, so that memory is that of one model beside what its package imports; an end is a row too."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            text = json.dumps(asdict(record(entry)))
+        except BaseException as error:
+            text = json.dumps(
+                asdict(Row(family=entry[0], name=entry[1], error=f"{type(error).__name__}: {error}"[:160]))
+            )
+        with os.fdopen(writer, "w") as pipe:
+            pipe.write(text)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return Row(**json.loads(text)) if text else Row(family=entry[0], name=entry[1], error="the process ended")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="Names or families, separated by commas.")
     parser.add_argument("-o", "--output", default="", help="Markdown file to write.")
+    parser.add_argument(
+        "--rows", default="", help="JSON lines of what was recorded; a second run goes on where it ended."
+    )
     arguments = parser.parse_args()
     wanted = set(arguments.only.split(",")) if arguments.only else None
     warnings.simplefilter("ignore")
     declare_nms()
-    rows = []
-    for entry in all_entries():
-        if wanted is not None and not wanted & {entry[0], entry[1]}:
+    kept = Path(arguments.rows) if arguments.rows else None
+    rows = [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept and kept.exists() else []
+    done = {(row.family, row.name) for row in rows}
+    groups = {family.__name__ for family in FAMILIES}
+    for entry in all_entries(wanted):
+        is_asked = wanted is None or wanted & groups or wanted & {entry[0], entry[1]}
+        if not is_asked or entry[:2] in done:
             continue
-        rows.append(record(entry))
+        rows.append(record_apart(entry))
         row = rows[-1]
+        if kept:
+            with kept.open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
         ratios = f"flop {row.flop_ratio} memory {row.memory_ratio}"
         print(f"{row.family}/{row.name}: {row.error or ratios} exact {row.exact} {row.cpu_s:.2f} s", flush=True)
         gc.collect()

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from traincast.__main__ import main
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
 from traincast.cli.questions import write_command
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"

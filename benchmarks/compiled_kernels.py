@@ -17,7 +17,8 @@ import numpy as np
 
 from traincast.capture import capture
 from traincast.capture._timm import import_timm
-from traincast.lower import ON_CPU, as_stage, fuse, mark_evaluation
+from traincast.lower import ON_CPU, as_stage, mark_evaluation
+from traincast.lower._fuse import fuse
 from traincast.spec import Graph, Op, segments
 
 MODELS = (

@@ -70,7 +70,8 @@ GROUPINGS: dict[str, Callable[[Metered], str]] = {"model": lambda run: run.model
 
 def read_runs(tables: Sequence[Path]) -> list[Metered]:
     """Rows of sources that read the meter; a run without a step time never trained, so what it held is no peak."""
-    from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+    from traincast.accuracy import hide_results, parse_case, read_rows, translate
+    from traincast.accuracy._cases import parse_observation
     from traincast.errors import TraincastError
     from traincast.forecast import watch_device
     from traincast.lower import lower
@@ -125,9 +126,8 @@ def search(runs: Sequence[Metered]) -> Any:
     sizes = Counter(run.model for run in runs)
 
     def decode(point: Sequence[float]) -> Any:
-        return Surroundings(
-            **{name: prior + spread * z for (name, (prior, spread)), z in zip(PRIORS.items(), point, strict=True)}
-        )
+        moved = {name: prior + spread * z for (name, (prior, spread)), z in zip(PRIORS.items(), point, strict=True)}
+        return dataclasses.replace(Surroundings.usual(), **moved)
 
     def cost(point: Sequence[float]) -> float:
         around = decode(point)

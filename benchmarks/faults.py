@@ -291,7 +291,7 @@ def kill_learn(count: int, folder: Path, draw: random.Random) -> Tally:
     write_cases(runs, count=21, measured=True)
 
     def is_whole() -> bool:
-        from traincast.learn import load_calibration
+        from traincast.learn._calibrations import load_calibration
 
         return load_calibration(out).runs is not None
 

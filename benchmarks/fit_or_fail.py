@@ -38,7 +38,7 @@ def score_fits(cases: Sequence[Seen], thresholds: Sequence[float] = (0.5, 0.75, 
     from traincast.simulate import Overheads
     from traincast.spec import FIT_CONFIDENCE
 
-    verdicts = judge(cases, Overheads())
+    verdicts = judge(cases, Overheads.usual())
     failed = [verdict for verdict in verdicts if not verdict.case.ran]
     can_be = [verdict for verdict in failed if verdict.needed_share >= IMPOSSIBLE_SHARE]
     short = [verdict for verdict in failed if not verdict.case.excused]

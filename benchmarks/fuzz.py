@@ -1,7 +1,7 @@
 """Feeds every file reader damaged files: no crash, no hang, no memory above a limit.
 
 python benchmarks/fuzz.py --inputs 1000000 [--readers 'kineto,jobs swf'] [--seed 1] [--memory-gib 1] [--feedback 0.01]
-                          [--record FILE [--again] [--minutes 5] [--write docs/theory/fuzz.md]]
+                          [--record FILE [--again] [--minutes 5] [--write PAGE]]
 
 Half of the inputs are valid files changed by their own grammar (tests/fuzz/grammar.py), so that they can be parsed; half have
 bytes changed anyhow. A share of the inputs is traced: one that runs lines of ours which no input ran before joins the samples.

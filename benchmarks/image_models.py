@@ -23,7 +23,8 @@ import numpy as np
 from traincast import catalog
 from traincast.cost import load_learned, mark_software
 from traincast.files import load_graph, save_graph
-from traincast.lower import fuse, mark_evaluation, mark_orders
+from traincast.lower import mark_evaluation, mark_orders
+from traincast.lower._fuse import fuse
 from traincast.spec import Graph, Op, Stage
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "timm" / "graphs"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from traincast.forecast import Setting
+from traincast.certainty._certainty import Setting
 from traincast.spec import Parallelism, Stack
 
 BATCH = 4
@@ -210,7 +210,8 @@ class Seen:
 
 def read_cases(*tables: Path) -> list[Seen]:
     """Every row with a measured peak or a verdict on memory."""
-    from traincast.accuracy import find_excused, hide_results, read_rows
+    from traincast.accuracy import hide_results, read_rows
+    from traincast.accuracy._excused import find_excused
 
     rows = [row for table in tables for row in read_rows(table)]
     rows = [row for row in rows if row["measured_memory_bytes"] or table_says_fits(row)]
@@ -228,10 +229,12 @@ def table_says_fits(row: Any) -> bool:
 
 def _replay_row(row: Any, hidden: Any, *, excused: bool) -> Seen:
     from traincast.accuracy import parse_case, translate
+    from traincast.certainty._certainty import describe_setting
     from traincast.errors import TraincastError
-    from traincast.forecast import describe_setting, outside_bytes
+    from traincast.forecast import outside_bytes
     from traincast.lower import lower
-    from traincast.simulate import keeps_gradients, replay_pass
+    from traincast.simulate import keeps_gradients
+    from traincast.simulate._memory import replay_pass
 
     stages: list[Any] = []
     pipelined, copies, capacity, unit, refusal, watched, outside = False, False, 1.0, 1.0, "", False, 0.0
@@ -290,8 +293,9 @@ def _replay_row(row: Any, hidden: Any, *, excused: bool) -> Seen:
 
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
-    from traincast.forecast import memory_errors, overheads_of
-    from traincast.simulate import add_up
+    from traincast.certainty._certainty import memory_errors
+    from traincast.forecast import overheads_of
+    from traincast.simulate._memory import add_up
 
     profile = add_up(
         *case.stages[stage],
@@ -330,7 +334,7 @@ def search(cases: Sequence[Seen]) -> Any:
         values = {}
         for (name, (prior, spread, in_logs)), z in zip(PRIORS.items(), point, strict=True):
             values[name] = prior * math.exp(spread * z) if in_logs else prior + spread * z
-        return Overheads(**values)
+        return dataclasses.replace(Overheads.usual(), **values)
 
     def cost(point: Any) -> float:
         overheads = decode(point)
@@ -379,14 +383,16 @@ def score_cases(tables: Sequence[Path], svg: Path | None) -> None:
     print("shipped constants")
     for source in sorted({case.source for case in cases if case.measured_bytes}):
         own = [case for case in cases if case.source == source]
-        print(f"  {source:<26}{describe(errors_of(own, Overheads()))}")
+        print(f"  {source:<26}{describe(errors_of(own, Overheads.usual()))}")
         if source == "hf_ultrascale":
             for name, is_tested in SPLITS.items():
                 rows = [case for case in own if is_tested(case)]
-                print(f"    {name.removesuffix(' left out'):<24}{describe(errors_of(rows, Overheads()))}")
+                print(f"    {name.removesuffix(' left out'):<24}{describe(errors_of(rows, Overheads.usual()))}")
             continue
         for kind in sorted({case.kind for case in own}):
-            print(f"    {kind:<24}{describe(errors_of([case for case in own if case.kind == kind], Overheads()))}")
+            print(
+                f"    {kind:<24}{describe(errors_of([case for case in own if case.kind == kind], Overheads.usual()))}"
+            )
     from fit_or_fail import score_fits
 
     score_fits([case for case in cases if case.source in ("hf_ultrascale", "neusight")])
@@ -410,7 +416,7 @@ def draw_scatter(cases: Sequence[Seen], file: Path) -> None:
     points = [
         Point(
             measured=(case.measured_bytes or 0) / 1e9,
-            forecast=predict_case(case, Overheads()) / 1e9,
+            forecast=predict_case(case, Overheads.usual()) / 1e9,
             series=case.source,
         )
         for case in cases

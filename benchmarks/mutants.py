@@ -1,6 +1,6 @@
 """Makes realistic mistakes in the rooms that predict, one at a time, and sees whether a test notices.
 
-python benchmarks/mutants.py [--only NAME ...] [--rooms cost lower] [--minutes 5] [--write docs/theory/mutants.md]
+python benchmarks/mutants.py [--only NAME ...] [--rooms cost lower] [--minutes 5] [--write PAGE]
 
 A mutant is one text of the code and what a tired hand could have written instead. The text is looked for in all predicting
 rooms and must stand there once, so that a mutant survives a move of its code, and a mutant that no longer applies is an error.
@@ -38,7 +38,7 @@ TESTS = {
     "forecast": (
         *(f"tests/forecast/test_{name}.py" for name in ("forecast", "bounds", "device_memory", "certainty", "place")),
     ),
-    "learn": ("tests/learn/test_calibrate.py", "tests/learn/test_synchronization.py", "tests/learn/test_select.py"),
+    "learn": ("tests/learn/test_calibrate.py", "tests/learn/test_select.py"),
     "plan": ("tests/plan/test_offers.py", "tests/plan/test_capacity.py", "tests/plan/test_search.py"),
     "schedule": (
         *(f"tests/schedule/test_{name}.py" for name in ("study", "properties", "brute_force", "knowledge", "policies")),

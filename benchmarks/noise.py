@@ -25,19 +25,10 @@ import time
 
 import numpy as np
 
-from traincast.profile import (
-    Protocol,
-    Steadiness,
-    find_drift,
-    make_canary,
-    measure,
-    measure_block,
-    prepare_step,
-    steady,
-    steady_levels,
-    step_experiment,
-    step_subjects,
-)
+from traincast.profile import Protocol, Steadiness, make_canary, measure, steady, step_experiment, subject_of
+from traincast.profile._drift import find_drift, steady_levels
+from traincast.profile._protocol import measure_block
+from traincast.profile._steps import prepare_step
 from traincast.spec import Block
 
 CONFIGURATIONS = (
@@ -76,7 +67,7 @@ def main() -> int:
         for seed in range(options.estimates):
             blocks: dict[str, list[Block]] = {each.key: [] for each in experiments}
             protocol = Protocol(num_rounds=options.rounds, seed=seed)
-            for visit in measure(step_subjects(experiments), protocol=protocol, canary=make_canary()):
+            for visit in measure([subject_of(each) for each in experiments], protocol=protocol, canary=make_canary()):
                 if visit.block is None:
                     print(f"{visit.experiment.key}: {visit.failure}", file=sys.stderr)
                     return 1

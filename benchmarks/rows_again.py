@@ -1,4 +1,4 @@
-"""The rows that made one house of two: each question of issue 15 asked again, as people type it.
+"""Questions that must be answered alike however they are asked, as people type them.
 
 Run: python benchmarks/rows_again.py [ROWS_PER_FRAMEWORK] (0: without ../shared/cases, which take some minutes)
 """

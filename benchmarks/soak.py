@@ -2,7 +2,7 @@
 
 python benchmarks/soak.py [--minutes 60] [--per-s 2] [--write docs/soak.csv]
 
-Every request is one of forecasts (half of them new), fits, similar workloads, plans, schedules, uploads, readings and mistakes.
+Every request is one of forecasts (half of them new), fits, advice, plans, schedules, uploads, readings and mistakes.
 Once a minute the resident memory of each process is noted. The first third is for caches to fill; a process that is larger in
 the last third than in the second by more than a tenth is not flat.
 """
@@ -39,12 +39,15 @@ def draw_request(number: int) -> tuple[str, str, Any]:
     if kind in (7, 17):
         return "GET", READS[number // 10 % len(READS)], None
     if kind == 6:
-        return "POST", "/similar", {"workload": {"name": "resnet50", "batch": 1 + number % 500}}
+        return (
+            "POST",
+            "/advise",
+            {"workload": {"name": "resnet50", "batch": 1 + number % 500}, "cluster": {"device": "a100-80g"}},
+        )
     if kind == 5:
         return "POST", "/fit", {**make_request(number), "job": {}}
     if kind == 4 and number % 400 == 4:
-        workload = {"config": {**CONFIG, "n_embd": 64 * (1 + number // 400 % 5)}}
-        return "POST", "/forecast", {"workload": workload, "cluster": {"device": "h100"}}
+        return "POST", "/models", {**CONFIG, "n_embd": 64 * (1 + number // 400 % 5)}
     if kind == 14:
         body = {
             **make_request(number),

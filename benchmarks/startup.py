@@ -14,14 +14,20 @@ import tempfile
 from pathlib import Path
 
 GIVEN = ["-d", "a100-80g", "--nodes", "2", "-g", "8", "-b", "2", "--seq", "1024"]
+FULL = ["--recompute", "full"]
 COMMANDS = {
-    "--help": (["--help"], 0.3),
+    "--help": (["--help"], 0.25),
     "forecast --help": (["forecast", "--help"], 0.5),
-    "forecast gpt2-xl, a given plan": (["forecast", "gpt2-xl", *GIVEN, "--dp", "16"], 0.5),
+    "forecast gpt2-xl, a given plan": (["forecast", "gpt2-xl", *GIVEN, "--dp", "16"], 0.35),
     "forecast llama-3-8b, a given plan": (
-        ["forecast", "llama-3-8b", "-d", "h100", "-g", "8", "-b", "1", "--tp", "8"],
-        0.5,
+        [
+            "forecast",
+            "llama-3-8b",
+            *["--gpus", "8xh100", "--dp", "8", "--zero", "2", "--micro-batches", "8", "-b", "1", "--recompute", "full"],
+        ],
+        0.35,
     ),
+    "plan llama-3-8b --gpus 8xh100": (["plan", "llama-3-8b", "--gpus", "8xh100"], 1.2),
 }
 OURS = Path(__file__).resolve().parents[1] / "src"
 

@@ -113,13 +113,13 @@ def table(rows: list[Row]) -> str:
         "# What TensorFlow writes, read",
         "",
         "Written by `python benchmarks/tensorflow_matrix.py`. Parameters and optimizer state are compared with Keras' own "
-        "counts, products of the forward pass with the profiler of TensorFlow, those of the backward pass with twice the "
+        "counts, matmuls of the forward pass with the profiler of TensorFlow, those of the backward pass with twice the "
         "forward ones. "
         "The profiler runs at `training=False`. Recurrent layers are loops, whose bodies the profiler counts once or never, "
         "so they are compared with a count by hand in `tests/capture/test_tensorflow_today.py`.",
         "",
         f"- read, and right in every column: {right} of {len(rows)}",
-        f"- forward products within 1% of the profiler: {sum(abs(r - 1) <= 0.01 for r in ratios)} of {len(ratios)}",
+        f"- forward matmuls within 1% of the profiler: {sum(abs(r - 1) <= 0.01 for r in ratios)} of {len(ratios)}",
         "",
         "| model | form | mode | parameters | exact | forward / profiler | backward / 2x forward | state | CPU s | refused |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -1,5 +1,6 @@
 """The navigation of the docs site: every page there is, in the order in which a reader needs them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ def list_folder(name: str) -> list[Entry]:
 def title_of(page: Path) -> str:
     first = page.read_text(encoding="utf-8").partition("\n")[0]
     return first.lstrip("# ") or page.stem
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page: the site does not hold `research/`, so links into it become plain text there."""
+    return re.sub(
+        r"\[([^\]]*)\]\((?:\.\./)+((?:research|benchmarks|src|tests)/[^)]*|[A-Z]+\.md)\)", r"\1 (`\2`)", markdown
+    )
 
 
 def on_config(config: Any) -> Any:

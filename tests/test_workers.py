@@ -103,18 +103,8 @@ def two_nodes() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_sweep_and_a_table_over_ray_give_what_one_process_gives(two_nodes: Callable[[], str]) -> None:
+def test_a_table_over_ray_gives_what_one_process_gives(two_nodes: Callable[[], str]) -> None:
     from traincast.accuracy._batch import answer_rows
-    from traincast.schedule._generate import generate_jobs
-    from traincast.schedule._study import Setting, parse_fleet, sweep_errors
-
-    setting = Setting(fleet=parse_fleet("2x8"))
-    jobs = generate_jobs(60, num_gpus=16, seed=3)
-    asked = {"policies": ["srtf", "easy"], "sigmas": (0.0, 1.0), "kinds": ("per job",), "num_seeds": 2}
-    heard: list[int] = []
-    spread_out = sweep_errors(jobs, setting, engine="ray", on_done=lambda done, _: heard.append(done), **asked)
-    assert spread_out == sweep_errors(jobs, setting, **asked)
-    assert heard == [1, 2, 3, 4, 5, 6]
 
     rows = [
         {"case_id": str(batch), "gpu": "a100-sxm4-40g", "arch": "resnet50", "model": "resnet50", "dtype": "fp32",
@@ -184,31 +174,3 @@ def test_calls_that_must_not_share_a_machine_run_one_at_a_time_on_each(
     found = dict(deliver(call, range(8), shared=(tmp_path,), engine="ray", one_per_node=True))
     assert [found[at][0] for at in range(8)] == list(range(8))
     assert len({node for _, node in found.values()}) == 2
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_profile_over_ray_keeps_every_block_and_survives_the_loss_of_a_node(
-    two_nodes: Callable[[], str], tmp_path: Path
-) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'traincast[torch]'")
-    from traincast.profile._operators import grid
-    from traincast.profile._protocol import Progress, Protocol
-    from traincast.profile._remote import measure_over_nodes
-
-    chosen = grid()[:3]
-    protocol = Protocol(num_rounds=2, block_s=0.01, min_repeats=2)
-    progress = Progress(total=0)
-    counts = {chosen[0].key: 1}
-    taken: list[str] = []
-    for visit, environment, seconds in measure_over_nodes(
-        chosen, protocol=protocol, device="cpu", share=None, counts=counts, progress=progress
-    ):
-        assert visit.block is not None, visit.failure
-        assert len(visit.block.wall_s) >= 2
-        assert environment.settings["pinned"] is True
-        progress.finish(visit.experiment.key, seconds)
-        if not taken:
-            two_nodes()
-        taken.append(visit.experiment.key)
-    assert sorted(taken) == sorted([chosen[0].key, *(each.key for each in chosen[1:] for _ in range(2))])
-    assert (progress.done, progress.total) == (5, 5)

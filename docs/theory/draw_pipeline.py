@@ -4,10 +4,9 @@ import gzip
 import json
 from pathlib import Path
 
-from traincast import catalog
+from traincast import catalog, forecast
 from traincast.catalog import workload
 from traincast.files import write_whole
-from traincast.forecast import forecast
 from traincast.report import draw_timeline, trace_forecast
 from traincast.spec import Job, Parallelism
 

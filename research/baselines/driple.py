@@ -1,9 +1,9 @@
 """Driple (Yang et al., SIGMETRICS 2022), re-implemented: a graph of grouped ops to the twelve resource numbers of one setting.
 
 The network follows the released code: a graph convolution 3 -> 64, one shared 64 -> 64 convolution repeated to fifty layers with
-a gated recurrent unit, Set2Set pooling in a hundred steps, and a perceptron 128-64-64-12; 92,236 parameters. Transfer to another
-setting tunes the perceptron alone. Where we know only the paper's outcome we chose what helps it: output sizes include the batch,
-which is lost in the released data, and node features are scaled by their maximum as the labels are.
+a gated recurrent unit, Set2Set pooling in a hundred steps, and a perceptron 128-64-64-12; 92,236 parameters. Where we know
+only the paper's outcome we chose what helps it: output sizes include the batch, which is lost in the released data, and node
+features are scaled by their maximum as the labels are.
 
 Needs torch (and networkx, which torch brings); nothing imports this module unless the baseline is asked for.
 """
@@ -291,25 +291,12 @@ def fit(known: Sequence[Example], validation: Sequence[Example], *, training: Tr
         _largest([example.targets for example in known]),
         logarithms=training.logarithms,
     )
-    return _train(model, known, validation, list(model.network.parameters()), training)
+    return _train(model, known, validation, training)
 
 
-def adapt(source: Driple, known: Sequence[Example], validation: Sequence[Example], *,
-          training: Training | None = None) -> Driple:  # fmt: skip
-    """A fitted model to another setting: the perceptron is tuned, everything before it stays."""
-    if not known or not validation:
-        raise InvalidInput(
-            f"{len(known)} training and {len(validation)} validation examples; give at least one of each"
-        )
-    network = copy.deepcopy(source.network)
-    model = replace(source, network=network, label_scale=_largest([example.targets for example in known]))
-    return _train(model, known, validation, list(network.head.parameters()), training or Training())
-
-
-def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example], weights: list[nn.Parameter],
-           training: Training) -> Driple:  # fmt: skip
+def _train(model: Driple, known: Sequence[Example], validation: Sequence[Example], training: Training) -> Driple:
     network = model.network
-    optimizer = torch.optim.Adam(weights, lr=training.learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
     size = training.batch or len(known)
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(training.seed)).tolist()
     mixed = [known[index] for index in order]

@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import Path
 
 from research.corpus.plan import HEAP_RELEASED, OPTIMIZER
+from research.corpus.testbed import SETTINGS, TestbedSetting
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
-from traincast.profile import SETTINGS, Setting, Steadied, steady_seconds
+from traincast.profile import Steadied, steady_seconds
 from traincast.spec import Block, Graph, Measurement, collect
 from traincast.store import Store, export_table, import_table
 
 FOLDER = Path(__file__).resolve().parent
 STEPS, OPERATORS, GRAPHS = "steps.parquet", "operators.parquet", "graphs.json.gz"
-OFTEN = 4
 OF_RESIDENT_MEMORY = ("_memory_peak", "_rss_peak_bytes")
 LITTLE_DISTURBED = 0.8
 """Cores that neighbours used during a block: more in the first round, which ran beside other work, less in the second."""
@@ -34,7 +34,7 @@ class CorpusStep:
     name: str
     batch: int
     """Samples of one rank."""
-    setting: Setting
+    setting: TestbedSetting
     seconds: float
     cpu_seconds: float | None
     """CPU time of the slowest rank in one step."""
@@ -44,15 +44,6 @@ class CorpusStep:
     """rank0_gpu_idle_s, rank0_sent_bytes ...: medians over the blocks (`read_resources`), by the names of spec.resources."""
     blocks: tuple[Block, ...] = ()
     """Every repeat, and when it was taken."""
-
-    @property
-    def visited_often(self) -> bool:
-        """So often that its label is steady enough to be judged by; all steps are learned from."""
-        return len(self.blocks) >= OFTEN
-
-    @property
-    def family(self) -> str:
-        return self.name.split("(")[0]
 
     @property
     def key(self) -> tuple[str, int]:
@@ -67,10 +58,6 @@ class Corpus:
     """Single operators of a part of the architectures, at the machine's full speed."""
     graphs: Mapping[tuple[str, int], Graph]
     """By architecture and batch; optimizer and loss included, before any plan."""
-
-
-def corpus_is_here() -> bool:
-    return (FOLDER / STEPS).exists()
 
 
 @cache
@@ -163,8 +150,8 @@ def write_corpus(store: Path, folder: Path = FOLDER) -> None:
 
 def write_graphs(keys: Iterable[tuple[str, int]], path: Path) -> None:
     """Capture each architecture at its batch; what the file already holds is kept."""
+    from research.corpus.architectures import build_architecture
     from traincast.capture import capture
-    from traincast.profile import build_architecture
 
     known: dict[tuple[str, int], object] = {}
     if path.exists():

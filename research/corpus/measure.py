@@ -12,34 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from research.corpus.architectures import corpus_names, large_image_names
 from research.corpus.plan import BATCHES, HEAP_RELEASED, OPTIMIZER, experiments_in
-from traincast.learn import capture_step, operators_of, run_subjects
+from research.corpus.team import WatchedTeam, team_in, total_memory_bytes
+from research.corpus.testbed import EmulatedCluster, TestbedSetting, emulated, find_settings, require_root
+from traincast.learn import operators_of, run_subjects
+from traincast.learn._loads import capture_step
 from traincast.profile import (
-    EmulatedCluster,
-    Keeper,
     Progress,
     Protocol,
-    Setting,
-    Show,
     Steadiness,
-    Team,
-    TeamFailed,
     Visit,
-    corpus_names,
     describe,
-    emulated,
-    find_settings,
-    large_image_names,
     make_canary,
-    require_root,
     steady,
     subject_of,
-    team_in,
-    total_memory_bytes,
-    visit_all,
+    visit_in_rounds,
 )
-from traincast.resources import profile_samples
-from traincast.spec import Experiment
+from traincast.profile._team import TeamFailed
+from traincast.resources._profile import profile_samples
+from traincast.spec import Environment, Experiment
 from traincast.store import Store
 from traincast.units import parse_seconds
 
@@ -53,7 +45,7 @@ class Campaign:
     """What of the corpus is measured, how often, and for how long."""
 
     names: tuple[str, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[TestbedSetting, ...]
     batches: tuple[int, ...]
     num_rounds: int
     budget_s: float
@@ -62,7 +54,7 @@ class Campaign:
 
 
 def measure_corpus(
-    campaign: Campaign, kept: Keeper, *, samples_file: Path, show: Show, say: Callable[[str], object]
+    campaign: Campaign, kept: Store, *, samples_file: Path, say: Callable[[str], object]
 ) -> Iterator[Visit]:  # fmt: skip
     """Round by round over all settings, so that a corpus cut short is thin everywhere rather than absent somewhere."""
     require_root()
@@ -77,23 +69,45 @@ def measure_corpus(
             experiments = list(experiments_in(setting, campaign.names, batches=campaign.batches))
             cluster = EmulatedCluster(name=f"c{os.getpid()}"[:12], nodes=setting.nodes)
             while time.monotonic() - started < campaign.budget_s:
-                left_s = campaign.budget_s - (time.monotonic() - started)
                 try:
                     with emulated(cluster), team_in(cluster, machine=f"{platform.node()} testbed") as team:
                         visit_one = partial(
                             _visit_profiled, team, setting, protocol=protocol, samples_file=samples_file,
                             quiet_s=campaign.quiet_s,
                         )  # fmt: skip
-                        yield from visit_all(
-                            visit_one, kept, team.environment, experiments, num_rounds=number, budget_s=left_s,
-                            progress=Progress(total=0), show=show, skipped=skipped[setting.name],
+                        kept_by = partial(_keep, kept, team.team.environment, skipped[setting.name])
+                        visits = visit_in_rounds(
+                            [each for each in experiments if each.key not in skipped[setting.name]],
+                            partial(kept_by, visit_one), protocol=protocol,
+                            num_done=partial(_count, kept, team.team.environment),
                         )  # fmt: skip
+                        for visit in visits:
+                            yield visit
+                            if time.monotonic() - started > campaign.budget_s:
+                                return
                     break
                 except TeamFailed as error:
                     say(f"{setting.name}: {error}; starting its ranks again")
 
 
-def _visit_profiled(team: Team, setting: Setting, experiment: Experiment, *, protocol: Protocol, samples_file: Path,
+def _keep(
+    kept: Store, environment: Environment, skipped: set[str], visit_one: Callable[[Experiment], Visit],
+    experiment: Experiment,
+) -> Visit:  # fmt: skip
+    """While an experiment runs it is skipped, so one that kills the ranks is not tried again."""
+    skipped.add(experiment.key)
+    visit = visit_one(experiment)
+    if visit.block is not None:
+        kept.append(experiment, environment, visit.block)
+        skipped.discard(experiment.key)
+    return visit
+
+
+def _count(kept: Store, environment: Environment, experiment: Experiment) -> int:
+    return kept.num_blocks(experiment, environment)
+
+
+def _visit_profiled(team: WatchedTeam, setting: TestbedSetting, experiment: Experiment, *, protocol: Protocol, samples_file: Path,
                     quiet_s: float) -> Visit:  # fmt: skip
     """The visit with the twelve resource numbers of each rank, by the definitions that forecasts use."""
     visit = _visit_undisturbed(team, experiment, protocol=protocol, quiet_s=quiet_s)
@@ -125,12 +139,12 @@ def _visit_profiled(team: Team, setting: Setting, experiment: Experiment, *, pro
     return dataclasses.replace(visit, block=dataclasses.replace(visit.block, resources=resources))
 
 
-def _visit_undisturbed(team: Team, experiment: Experiment, *, protocol: Protocol, quiet_s: float) -> Visit:
+def _visit_undisturbed(team: WatchedTeam, experiment: Experiment, *, protocol: Protocol, quiet_s: float) -> Visit:
     """Visit again while neighbours disturb it; the least disturbed counts."""
     deadline_s = time.monotonic() + quiet_s
-    best = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
+    best = team.visit(experiment, protocol=protocol, quiet_s=quiet_s)
     while (best.disturbance or 0.0) > DISTURBED and time.monotonic() < deadline_s:
-        again = team.visit_watched(experiment, protocol=protocol, quiet_s=quiet_s)
+        again = team.visit(experiment, protocol=protocol, quiet_s=quiet_s)
         if (again.disturbance or 0.0) < (best.disturbance or 0.0):
             best = again
     return best
@@ -201,7 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 campaign,
                 kept,
                 samples_file=options.store.with_suffix(".samples.jsonl"),
-                show=lambda *_: None,
                 say=_tell,
             )
         num_blocks = sum(visit.block is not None for visit in visits)

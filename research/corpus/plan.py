@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from traincast.profile import TOO_LARGE, Setting
+from research.corpus.testbed import TOO_LARGE, TestbedSetting
 from traincast.spec import Attr, Experiment
 
 BATCHES = (4, 16)
@@ -16,7 +16,9 @@ LARGE_IMAGE_SETTINGS = frozenset({"1xnone", "2x1gbit", "4x1gbit", "4x100mbit", "
 """Steps on images of 224 x 224 take seconds on a quarter of a core: they are measured at the smaller batch, in these settings."""
 
 
-def experiments_in(setting: Setting, names: Sequence[str], *, batches: Sequence[int] = BATCHES) -> Iterator[Experiment]:
+def experiments_in(
+    setting: TestbedSetting, names: Sequence[str], *, batches: Sequence[int] = BATCHES
+) -> Iterator[Experiment]:
     """Every architecture at every batch size, in a fixed order in which families are mixed."""
     ordered = sorted(set(names) - TOO_LARGE, key=lambda name: hashlib.sha256(f"corpus {name}".encode()).hexdigest())
     for batch in batches:

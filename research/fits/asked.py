@@ -14,51 +14,42 @@ import numpy as np
 
 from research.fits.stacks import load_measured
 from research.fits.untaught import Untaught, publisher_of
-from traincast.accuracy import (
-    CaseQuestion,
-    Observation,
-    find_excused,
-    hide_results,
-    parse_case,
-    parse_observation,
-    read_rows,
-    translate,
-)
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import Observation, parse_observation
+from traincast.accuracy._excused import find_excused
+from traincast.accuracy._translate import CaseQuestion
 from traincast.catalog import find_stack
-from traincast.errors import IllegalPlan, TraincastError
-from traincast.files import write_json
-from traincast.forecast import (
+from traincast.certainty._certainty import (
     MEMORY,
     STEP,
-    Engine,
     Setting,
     activation_share,
     beside_share,
     call_seconds,
     describe_setting,
-    find_fullest,
     input_seconds,
-    profile_stages,
-    tally_program,
-    watch_device,
 )
+from traincast.certainty._interval import tally_program
+from traincast.errors import IllegalPlan, TraincastError
+from traincast.files import write_json
+from traincast.forecast import Engine, find_fullest, profile_stages, watch_device
 from traincast.simulate import Overheads, Surroundings
 from traincast.spec import Job, MemoryProfile
 
-MOST_STEPS, MOST_PEAKS, MOST_VERDICTS, MOST_FAILURES = 80, 400, 400, 1200
+MOST_STEPS, MOST_PEAKS, MOST_VERDICTS, MOST_FAILURES = 30, 100, 100, 400
 """Rows of one source, framework and outcome that are asked about, evenly over the table: a huge source says no more than a large
 one."""
 IMPOSSIBLE = -20.0
 """The margin of a plan that cannot be built."""
 UNFILLED = 0.85
 """Share of a device below which its own meter tells a need; above it the meter shows the device."""
-PRIOR_OVERHEADS = Overheads(
-    cache=0.03, workspace_bytes=0.3e9, whole_buffers=3.0, queued_gathers=50.0, lone_pass=1.0, lead_flop=1e12,
+PRIOR_OVERHEADS = dataclasses.replace(
+    Overheads.usual(), cache=0.03, workspace_bytes=0.3e9, whole_buffers=3.0, queued_gathers=50.0, lone_pass=1.0, lead_flop=1e12,
     lead_slope=3.0, lead_ranks=1.0, reclaim=0.95, reclaim_slope=8.0,
 )  # fmt: skip
 """What memory's constants were before any run was looked at: the priors of `benchmarks/memory.py`."""
 
-PRIOR_SURROUNDINGS = Surroundings(context_bytes=0.7e9, unseen=0.1, search=0.3, full=0.97)
+PRIOR_SURROUNDINGS = dataclasses.replace(Surroundings.usual(), context_bytes=0.7e9, unseen=0.1, search=0.3, full=0.97)
 """The same of what lies around the allocator: the priors of `benchmarks/device_memory.py`."""
 
 
@@ -256,7 +247,7 @@ def _answer_memory(
     if question.counts_device:
         if measured > UNFILLED * profile.capacity_bytes:
             return None
-        around = PRIOR_SURROUNDINGS if untaught and not question.job.stack.memory.lean else None
+        around = PRIOR_SURROUNDINGS if untaught and "lean" not in question.job.stack.memory.holds else None
         peak = watch_device(question.job, question.cluster, question.parallelism, around=around).used_bytes
     else:
         watched = logs.watched_stage is not None and profile.stage_peaks
@@ -329,8 +320,12 @@ def keep(path: Path, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Non
 
 def load(path: Path) -> tuple[list[Asked], list[Verdict]]:
     data = json.loads(path.read_text())
-    asked = [Asked(**{**one, "setting": Setting(**one["setting"])}) for one in data["asked"]]
+
+    def read(setting: Mapping[str, Any]) -> Setting:
+        return Setting(**{**setting, "axes": tuple(setting["axes"])})
+
+    asked = [Asked(**{**one, "setting": read(one["setting"])}) for one in data["asked"]]
     verdicts = [
-        Verdict(**{**one, "setting": Setting(**one["setting"]) if one["setting"] else None}) for one in data["verdicts"]
+        Verdict(**{**one, "setting": read(one["setting"]) if one["setting"] else None}) for one in data["verdicts"]
     ]
     return asked, verdicts

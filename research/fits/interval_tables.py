@@ -1,4 +1,4 @@
-"""How intervals and verdicts held, to the tables of docs/theory/certainty.md."""
+"""How intervals and verdicts held, to the tables of research/results/uncertainty.md."""
 
 import math
 from collections import defaultdict
@@ -35,31 +35,12 @@ class Held:
         return self.name, f"{self.num_rows:,}", levels, f"{self.width:.0%}", scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """What the width after a measurement was promised to be, for a publisher that did not help to find it."""
-
-    name: str
-    publisher: str
-    num_rows: int
-    before: float
-    promised: float
-    coverage: float
-    enough: float
-    """The width that would have held nine of ten."""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        widths = (f"{one:.0%}" for one in (self.before, self.promised, self.coverage, self.enough))
-        return self.name, self.publisher, f"{self.num_rows:,}", *widths
-
-
 Judge = Callable[[Verdict], tuple[float, float]]
 """A run to its probability to fit (without its publisher, as shipped)."""
 
 
 def tabulate_held(held: Sequence[Held]) -> str:
-    headings = ("", "n", "50 / 80 / 90 / 95% intervals hold", "median width", "score / one width")
+    headings = ("", "n", "coverage of the 50 / 80 / 90 / 95% interval", "median width", "score / one width")
     parts = {
         "Publisher left out: the stack is new": "publisher ",
         "Something of a known stack left out": "known stack, new ",
@@ -71,19 +52,6 @@ def tabulate_held(held: Sequence[Held]) -> str:
         rows = [(cells[0].removeprefix(head), *cells[1:]) for cells in own]
         blocks.append(f"**{title}**\n\n{_table(headings, rows)}")
     return "\n\n".join(blocks)
-
-
-def tabulate_promises(promises: Sequence[Promise]) -> str:
-    headings = (
-        "measured",
-        "publisher left out",
-        "n",
-        "width before",
-        "promised after",
-        "holds",
-        "width that would have held 90%",
-    )
-    return _table(headings, [one.cells for one in promises])
 
 
 def tabulate_verdicts(verdicts: Sequence[Verdict], judge: Judge) -> str:

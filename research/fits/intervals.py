@@ -23,14 +23,16 @@ their priors).
    with two models more that are as far off as those of a new stack whose host is known.
 4. Quantiles of error over scale. Known stack: weighted quantiles of all examples, every stack by its number of models, count as
    half a model beside the stack's own errors over scale, which count by nearness to the question (`Cell.nearness`): all of
-   its models where every run is like the question (`research.studies.interval_forms` has what else was tried). They are
+   its models where every run is like the question. They are
    widened by 2 / n, where the stack's runs count as n by nearness. New stack: errors of one publisher go together, so the
    quantiles are those of a sum: Student's t of the medians of k publishers, with k - 1 degrees of freedom and widened by
    sqrt(1 + 1 / k) (memory: as if two more were 0.4 scales apart, as those of steps are), and the errors about these medians,
    every publisher weighing the same. The scales of a publisher's errors are found without that publisher (cross-conformal), and
    the quantiles are widened until publishers of 50 runs and more, each under those of the others, are held 90% of the time on
    average.
-5. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
+5. Whoever asks about a known stack is a publisher that was never seen: a normal effect with the deviation of the medians of
+   publishers where the host hardly counts is joined with the quantiles, in squares.
+6. What remains once something was measured: one run of the same job (the smallest), five runs of other models with the same
    stack on the same device, twenty runs of the stack on other devices. The log error of the others, less the (median) error
    of the given.
 
@@ -54,26 +56,18 @@ from scipy import optimize, stats
 from research.fits.asked import Asked, Verdict, ask_all, keep, load
 from research.fits.interval_tables import (
     Held,
-    Promise,
     tabulate_held,
     tabulate_peaks,
-    tabulate_promises,
     tabulate_verdicts,
     write_page,
 )
-from traincast.files import write_json, write_whole
-from traincast.forecast import (
+from traincast.certainty._certainty import (
     DOCUMENT,
     FEATURES,
-    GIVEN_DEVICE,
-    GIVEN_JOB,
-    GIVEN_OPERATORS,
-    GIVEN_STACK,
     KNOWN_STACK,
     LEVELS,
     MEMORY,
     NEW_STACK,
-    SMALL_SAMPLE,
     STEP,
     Cell,
     Certainty,
@@ -82,6 +76,7 @@ from traincast.forecast import (
     Sensitivity,
     Setting,
     Sides,
+    beliefs,
     clip_interval,
     count_near,
     join_all,
@@ -91,9 +86,10 @@ from traincast.forecast import (
     octave_of,
     sort_of,
     step_sensitivity,
-    with_operators,
 )
-from traincast.report import draw_reliability
+from traincast.certainty._interval import GIVEN_DEVICE, GIVEN_JOB, GIVEN_STACK
+from traincast.files import write_json, write_whole
+from traincast.report._svg import _cycle, _document, _text
 
 Array = NDArray[np.float64]
 FREEDOM = 4.0
@@ -145,6 +141,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "compiled": ("compiled",),
     "version": ("version new to the stack",),
     "scale": ("doublings of scale",),
+    "axis": ("axis new to the stack",),
 }
 """Which factors a kind of novelty has, that are widened where its intervals hold too few."""
 SMALL = 1e-3
@@ -154,11 +151,17 @@ WIDENINGS = np.linspace(1.0, 2.0, 51)
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 STRETCHES, MOST_STRETCH = 3, 0.5
 """Times that all kinds are looked at, and what a log factor may change by at a time."""
+PARENT_RUNS = 100.0
+"""All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
 CELL_VALUES = 9
 TENTHS = 10
 """Parts of a stack's runs that are left out in turn where nothing is new."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 FEW = 5
+HOST_SHARE = 0.5
+"""Of the devices' time; below it a step hardly waits for its host."""
+NORMAL_MEDIAN = 1.4826
+"""Standard deviation of a normal distribution over the median of its sizes."""
 """Runs of other models that stand for a stack on a device."""
 
 
@@ -241,6 +244,7 @@ def _seen(settings: Collection[Setting]) -> Experience:
         precisions=frozenset(one.precision for one in settings),
         networks=frozenset(one.network for one in settings) - {""},
         versions=frozenset(one.version for one in settings) - {""},
+        axes=frozenset(axis for one in settings for axis in one.axes),
         models=frozenset((one.family, one.parameters) for one in settings),
         most_devices=max(one.num_devices for one in settings),
         compiled=any(one.compiled for one in settings),
@@ -343,6 +347,10 @@ def _folds(own: Sequence[Asked]) -> Iterator[tuple[str, str, list[Asked], set[in
             left = [row for row in own if value_of(row) == value] if value or facet != "version" else []
             if left and len(own) - len(left) >= ENOUGH:
                 yield facet, value, left, set(map(id, left))
+    for axis in sorted({axis for row in own for axis in row.setting.axes}):
+        left = [row for row in own if axis in row.setting.axes]
+        if len(own) - len(left) >= ENOUGH:
+            yield "axis", axis, left, set(map(id, left))
     most = max(row.setting.num_devices for row in own)
     for limit in (most // 2, most // 4, most // 16):
         left = [row for row in own if row.setting.num_devices > limit >= 1]
@@ -547,7 +555,19 @@ class Fits:
         found = stretch(found, examples)
         # Promises for memory did not hold for publishers left out, so none is made.
         given = find_given(examples, found) if self.rows[0].quantity == STEP else {}
-        return dataclasses.replace(found, given={name: table for name, (table, _) in given.items()}), examples
+        given_tables = {name: table for name, (table, _) in given.items()}
+        return dataclasses.replace(found, given=given_tables, apart=find_apart(examples)), examples
+
+
+def find_apart(examples: Sequence[Example]) -> float:
+    """How far publishers are from each other where the host, which runs of a stack tell first, hardly counts: the standard
+    deviation, by the median of their sizes, of median log errors of publishers, each forecast without what it taught."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for one in examples:
+        if one.fold == "publisher" and one.row.quantity == STEP and one.row.host < HOST_SHARE:
+            errors[one.row.publisher].append(one.row.error)
+    medians = [float(np.median(own)) for own in errors.values() if len(own) >= FEW]
+    return NORMAL_MEDIAN * float(np.median(np.abs(medians))) if medians else 0.0
 
 
 def scales_of(one: Example, certainty: Certainty) -> Sides:
@@ -576,29 +596,10 @@ def find_quantiles(examples: Sequence[Example], scaled: Array) -> dict[str, Quan
     return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """How what novelty adds to known stacks is changed until left-out runs of every kind of it are held as often as is said
-    (`research.studies.novelty_forms` has what else was tried)."""
-
-    holds: bool = True
-    """Whether kinds are held at all: if not, what they add is what the likelihood says."""
-    parent_runs: float = 100.0
-    """All kinds of novelty together count as a stack of so many runs beside the stacks that show one kind."""
-    lowers: bool = True
-    """Whether kinds that are held too often get less."""
-    sided: bool = True
-    """Whether each side is held by itself."""
-    small_sample: float = SMALL_SAMPLE
-
-
-STRETCH = Stretch()
-
-
 def stretch(found: Certainty, examples: Sequence[Example]) -> Certainty:
     """With kinds of novelty held by the rule."""
     kinds = Kinds.of(found, examples)
-    return kinds.stretch(found, STRETCH) if kinds else found
+    return kinds.stretch(found) if kinds else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,14 +630,12 @@ class Kinds:
             numbers=numbers,
         )
 
-    def stretch(self, found: Certainty, rule: Stretch) -> Certainty:
+    def stretch(self, found: Certainty) -> Certainty:
         """With factors of known stacks such that intervals of every kind of novelty hold as many errors on either side as they
         say (Mondrian conformal prediction, Vovk 2005): likelihood alone prefers a narrow scale with long tails. Errors of all
         kinds count beside those of a kind, so what few runs show changes little."""
-        if not rule.holds:
-            return found
         factors = np.array(found.factors[KNOWN_STACK])
-        ends = self.ends * (1 + rule.small_sample / self.numbers[:, None])
+        ends = self.ends * (1 + beliefs().small_sample / self.numbers[:, None])
         for _ in range(STRETCHES):
             for kind, names in KINDS.items():
                 places = [FEATURES.index(name) for name in names]
@@ -645,27 +644,24 @@ class Kinds:
                 if own.any():
                     amount = float(np.average(new[own], weights=self.weights[own]))
                     scales = self.form.scales(self.form.pack(found, factors))
-                    more = self._lacks(own, ends * scales, rule) / amount
-                    more = np.clip(more, -MOST_STRETCH if rule.lowers else 0.0, MOST_STRETCH)
+                    more = self._lacks(own, ends * scales) / amount
+                    more = np.clip(more, -MOST_STRETCH, MOST_STRETCH)
                     factors[places] = np.maximum(WIDER, factors[places] + more)
         return dataclasses.replace(found, factors={**found.factors, KNOWN_STACK: _as_sides(factors)})
 
-    def _lacks(self, own: NDArray[np.bool_], ends: Array, rule: Stretch) -> Array:
+    def _lacks(self, own: NDArray[np.bool_], ends: Array) -> Array:
         """The log of what ends of one kind must be multiplied by on either side."""
-        over = _over_ends(self.errors, ends, sided=rule.sided)
-        parent = math.sqrt(rule.parent_runs) / self.weights.sum()
+        over = _over_ends(self.errors, ends)
+        parent = math.sqrt(PARENT_RUNS) / self.weights.sum()
         weights = np.where(own, self.weights, self.weights * parent)
-        level = np.array([(1 + COVERAGE) / 2 if rule.sided else COVERAGE])
+        level = np.array([(1 + COVERAGE) / 2])
         needed = [float(_weighted_quantiles(over[:, side], weights, level)[0]) for side in (0, 1)]
         return np.log(np.maximum(SMALL, needed))
 
 
-def _over_ends(errors: Array, ends: Array, *, sided: bool) -> Array:
-    """Errors over the end of the interval on either side, which is 1 where an error lies on it; where sides are not held by
-    themselves, over the end on the error's own side."""
-    if sided:
-        return np.asarray(errors[:, None] * np.array([-1.0, 1.0]) / ends)
-    return np.repeat((np.abs(errors) / np.where(errors > 0, ends[:, 1], ends[:, 0]))[:, None], 2, axis=1)
+def _over_ends(errors: Array, ends: Array) -> Array:
+    """Errors over the end of the interval on either side, which is 1 where an error lies on it."""
+    return np.asarray(errors[:, None] * np.array([-1.0, 1.0]) / ends)
 
 
 def _thin_folds(examples: Sequence[Example]) -> list[Example]:
@@ -702,7 +698,7 @@ def unscale(examples: Sequence[Example], certainty: Certainty) -> tuple[Array, A
         errors = table.errors()
         low, high = (errors.quantile(level) for level in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
         ends[place] = max(SMALL, -low), max(SMALL, high)
-    return ends / (1 + SMALL_SAMPLE / numbers[:, None]), numbers
+    return ends / (1 + beliefs().small_sample / numbers[:, None]), numbers
 
 
 def _count_models(examples: Sequence[Example]) -> dict[str, int]:
@@ -895,69 +891,6 @@ def _hold(name: str, pairs: Sequence[tuple[Example, Certainty]], widths: Mapping
     )
 
 
-def score_given(examples: Sequence[Example], left: Left) -> list[Promise]:
-    """Whether the promised width after a measurement holds for a publisher that did not help to find it. Widths are medians."""
-    found = []
-    for publisher, certainty in left.items():
-        table = find_given([one for one in examples if one.row.publisher != publisher], certainty)
-        own = [one for one in examples if one.row.publisher == publisher]
-        for name, residuals in sorted(remain(own, certainty).items()):
-            pairs = residuals[publisher]
-            if name in table and len(pairs) >= FEW:
-                quantiles, share = table[name]
-                asked = [one for one in own if one.fold == ("publisher" if name.startswith("new stack") else "")]
-                errors = pairs[:, 0] - share * pairs[:, 1]
-                found.append(_promise(name, publisher, errors, quantiles, asked, certainty))
-        found += _score_operators(publisher, own, certainty)
-    return found
-
-
-def _score_operators(publisher: str, own: Sequence[Example], certainty: Certainty) -> Iterator[Promise]:
-    """Operators of most of these devices were measured, so forecasts are what they are once that is done: the interval that is
-    promised for it must hold them."""
-    for sort, fold in (("new stack", "publisher"), ("known stack", "")):
-        asked = [one for one in own if one.fold == fold]
-        if len(asked) < FEW:
-            continue
-        ends = []
-        for one in asked:
-            novelty, sensitivity = with_operators(one.novelty, one.sensitivity)
-            ends.append(
-                ends_of(dataclasses.replace(one, novelty=tuple(novelty), sensitivity=sensitivity), certainty)[0]
-            )
-        low, high = np.array(ends).T
-        errors = np.array([one.row.error for one in asked])
-        before = np.array([ends_of(one, certainty)[0] for one in asked])
-        worst = [float(np.quantile(errors, level)) for level in (0.05, 0.95)]
-        yield Promise(
-            name=f"{sort}: {GIVEN_OPERATORS}",
-            publisher=publisher,
-            num_rows=len(errors),
-            before=float(np.median(np.exp(before[:, 1]) - np.exp(before[:, 0]))),
-            promised=float(np.median(np.exp(high) - np.exp(low))),
-            coverage=float(np.mean((low <= errors) & (errors <= high))),
-            enough=math.exp(max(0.0, worst[1])) - math.exp(min(0.0, worst[0])),
-        )
-
-
-def _promise(
-    name: str, publisher: str, errors: Array, quantiles: Quantiles, asked: Sequence[Example], certainty: Certainty
-) -> Promise:
-    below, above = np.median([scales_of(one, certainty) for one in asked], axis=0)
-    ends = [ends_of(one, certainty)[0] for one in asked]
-    low, high = (quantiles.errors().quantile(level) for level in (0.05, 0.95))
-    worst = [float(np.quantile(errors, level)) for level in (0.05, 0.95)]
-    return Promise(
-        name=name,
-        publisher=publisher,
-        num_rows=len(errors),
-        before=float(np.median([math.exp(end) - math.exp(start) for start, end in ends])),
-        promised=math.exp(above * high) - math.exp(below * low),
-        coverage=float(np.mean((low <= errors) & (errors <= high))),
-        enough=math.exp(above * max(0.0, worst[1])) - math.exp(below * min(0.0, worst[0])),
-    )
-
-
 def probability(certainty: Certainty, one: Verdict, margin: float) -> float:
     if one.setting is None:
         return 0.0
@@ -982,6 +915,7 @@ def describe(certainty: Certainty) -> dict[str, object]:
         "factors": {sort: dict(zip(FEATURES, own, strict=True)) for sort, own in certainty.factors.items()},
         "gains": certainty.gains,
         "share": certainty.share,
+        "apart": certainty.apart,
         "quantiles": tabulate(certainty.quantiles),
         "given": tabulate(certainty.given),
         "known": known,
@@ -1010,9 +944,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sections[f"Intervals of {TITLES[quantity]}"] = tabulate_held(held)
         if options.svg:
             _draw(options.svg / f"reliability-{quantity}.svg", held, quantity)
-        if quantity == STEP:
-            sections["What a measurement was said to leave"] = tabulate_promises(score_given(examples, left))
-        else:
+        if quantity == MEMORY:
             sections["Verdicts"] = tabulate_verdicts(verdicts, partial(_judge, certainty, left))
             sections["Errors of peaks"] = tabulate_peaks(fits.rows)
     for title, body in sections.items():
@@ -1038,6 +970,30 @@ def _draw(path: Path, held: Sequence[Held], quantity: str) -> None:
         if one.name.startswith("publisher")
     }
     write_whole(path, draw_reliability(curves, title=f"{quantity}: intervals of publishers left out"))
+
+
+def draw_reliability(curves: Mapping[str, Sequence[tuple[float, float]]], *, title: str, size: int = 560) -> str:
+    """Share of measurements inside an interval against the share that it was meant to hold, a line for each series."""
+    inner = size - 110
+
+    def place(meant: float, found: float) -> str:
+        return f"{70 + inner * meant:.1f},{size - 60 - inner * found:.1f}"
+
+    body = [
+        _text(10, 22, title, size=15, weight="bold"),
+        f'<polyline points="{place(0, 0)} {place(1, 1)}" fill="none" stroke="#bbbbbb" stroke-dasharray="4 3"/>',
+    ]
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        body.append(_text(70 + inner * tick, size - 42, f"{tick:.0%}", anchor="middle"))
+        body.append(_text(64, size - 56 - inner * tick, f"{tick:.0%}", anchor="end"))
+    body.append(_text(70 + inner / 2, size - 22, "interval that was given", anchor="middle"))
+    body.append(_text(70, 42, "measurements inside"))
+    for row, ((name, points), colour) in enumerate(zip(curves.items(), _cycle(len(curves)), strict=True)):
+        line = " ".join(place(*point) for point in points)
+        body.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        body.append(f'<circle cx="{size - 170}" cy="{size - 76 - 16 * row}" r="4" fill="{colour}"/>')
+        body.append(_text(size - 160, size - 72 - 16 * row, name))
+    return _document(size, size, body)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.accuracy import (
-    Case,
-    Measured,
-    hide_results,
-    parse_case,
-    parse_observation,
-    read_rows,
-    read_stack,
-    translate,
-)
-from traincast.catalog import DOCUMENTS, plain_stack, stack, stack_names
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import Case, Measured, parse_observation
+from traincast.accuracy._translate import read_stack
+from traincast.catalog import plain_stack, stack, stack_names
 from traincast.catalog import read_stack as read_document
+from traincast.catalog._stacks import DOCUMENTS
 from traincast.cost import TUNABLE, Pricing, default_ops, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole

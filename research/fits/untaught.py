@@ -14,18 +14,21 @@ import numpy as np
 
 from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
 from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, thin
-from traincast.accuracy import CaseQuestion, Measured, read_stack, translate
-from traincast.cost import Learned, Pricing, default_ops, load_learned, read_constants
+from traincast.accuracy import translate
+from traincast.accuracy._cases import Measured
+from traincast.accuracy._translate import CaseQuestion, read_stack
+from traincast.cost import Pricing, default_ops, load_learned, read_constants
+from traincast.cost._learned import Learned
 from traincast.errors import TraincastError
 from traincast.forecast import Engine, know_step, tune
 from traincast.spec import Job, Stack
 
-MOST_STEPS = 30
+MOST_STEPS = 8
 """Of one source in the choice of the two constants of sustained kernels."""
 TAUGHT = {"sia": ("deepspeech2",), "lambda": ("maskrcnn",)}
 """Workloads whose waiting was read off runs of a publisher; without it they wait for nothing."""
-TAUGHT_HABITS: dict[str, dict[str, Any]] = {"sia": {"scaled_statistic_kernels": 0, "input_bytes_per_s": None}}
-"""Habits of a stack that were read off runs of a publisher, with what they are without it."""
+TAUGHT_HABITS: dict[str, tuple[str, ...]] = {"sia": ("update scaled", "input_bytes_per_s")}
+"""Calls and amounts of a framework that were read off runs of a publisher."""
 
 
 def publisher_of(source: str) -> str:
@@ -83,7 +86,12 @@ def forget(job: Job, stack: Stack, publisher: str) -> Job:
     graph = job.graph
     if graph.name in TAUGHT.get(publisher, ()):
         graph = dataclasses.replace(graph, input_variation=0.0, preparation_s=0.0)
-    plan = dataclasses.replace(stack.plan, **TAUGHT_HABITS.get(publisher, {}))
+    taught = TAUGHT_HABITS.get(publisher, ())
+    plan = dataclasses.replace(
+        stack.plan,
+        calls=tuple(one for one in stack.plan.calls if one[0] not in taught),
+        amounts=tuple(one for one in stack.plan.amounts if one[0] not in taught),
+    )
     return dataclasses.replace(job, stack=dataclasses.replace(stack, plan=plan), graph=graph)
 
 

@@ -1,4 +1,4 @@
-"""Driple's graph network on GPU splits, beside ours: python -m research.papers.driple_gpus [--seeds 3].
+"""Driple's graph network on GPU splits, beside ours.
 
 GPU utilisation of watched runs of ../shared/cases, GPU types in five folds, then each workload, left out; and training steps of
 image models, families left out (folds of `research.fits.interaction_gpu`). The network is `research.baselines.driple` with
@@ -6,7 +6,6 @@ logarithms of sizes and labels, which helps it, at a fifth of its groups and a t
 hours of this machine for one fold. As published it knows the graph and nothing of the GPU.
 """
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 
 from research.baselines.driple import NUM_TARGETS, Example, Grouped, Network, Training, count_codes, fit, group
 from research.fits.interaction_gpu.__main__ import fold_programs
-from research.fits.interaction_gpu.data import TIMM, Data, image_models, read_everything
-from research.fits.resources.gpus import Watched, fit_busy, read_watched
-from research.output import say
+from research.fits.interaction_gpu.data import TIMM, Data, image_models
+from research.fits.resources.gpus import Watched, fit_busy
 from traincast.files import read_json, write_json
 from traincast.spec import Graph
 
@@ -128,21 +126,3 @@ def _group_images(data: Data, places: NDArray[np.intp]) -> list[Grouped]:
     made = group_graphs([image_models.read_graph(folder / file_of[name]) for name in names])
     write_json(path, [[one.nodes, one.edges] for one in made])
     return made
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    seeds = range(parser.parse_args().seeds)
-    say(compare_utilization(read_watched(), seeds=seeds))
-    data = read_everything()
-    for seed in seeds:
-        places, said = predict_images(data, seed=seed)
-        errors = np.abs(said / np.array([data.rows[place].measured_s for place in places]) - 1)
-        say(
-            f"{CONDITION}, seed {seed}, n {len(errors)}: mean {100 * errors.mean():.1f}%, median {100 * np.median(errors):.1f}%"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Five workloads on GPUs by ScaleDL's protocol, and published forecasts: python -m research.papers.five
+"""Five workloads on GPUs by ScaleDL's protocol, and published forecasts.
 
 Baselines as published: each workload of each setting (publisher or condition, GPU type) is fitted by itself to its smaller
 configurations and asked about the larger ones (batch, model and cluster grow). *Additive linear*: a start, FLOP, parameters to
@@ -21,13 +21,14 @@ from research.fits.interaction_gpu.__main__ import recall_left_out
 from research.fits.interaction_gpu.blend import correct, cross_fit
 from research.fits.interaction_gpu.data import SHARED, read_everything
 from research.fits.interaction_gpu.members import Table
-from research.output import say
 from research.papers.images import kernel_ridge, nonnegative
+from research.papers.whole_models import label_program
 from research.studies.own_runs import Known, read_settings
-from research.studies.whole_models import label_program
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
+from traincast.certainty._gaussian_process import condition
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, condition
+from traincast.forecast import Engine
 from traincast.spec import MeasuredForecast
 
 Array = NDArray[np.float64]
@@ -210,12 +211,3 @@ def tabulate_peers() -> str:
         ]
         lines.append(f"| {name} | {len(theirs)} | {' | '.join(cells)} | {theirs.mean() / ours.mean():.1f} |")
     return "\n".join(lines)
-
-
-def main() -> None:
-    say(tabulate_five())
-    say(f"\n{tabulate_peers()}")
-
-
-if __name__ == "__main__":
-    main()

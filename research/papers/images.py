@@ -1,4 +1,4 @@
-"""Steps of image models on GPUs, families left out: ours beside the papers' baselines. Run: python -m research.papers.images
+"""Steps of image models on GPUs, families left out: ours beside the papers' baselines.
 
 Needs ../shared/data/timm. Folds are those of `research.fits.interaction_gpu`, fixed before any result. Every method is fitted to
 the same rows of one condition (GPU, layout, software), one row for each model.
@@ -19,7 +19,6 @@ the same rows of one condition (GPU, layout, software), one row for each model.
 | ours | the ensemble that ships, fitted without the fold |
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,16 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from research.fits.interaction_gpu.__main__ import fold_programs, recall_left_out
+from research.fits.interaction_gpu.__main__ import fold_programs
 from research.fits.interaction_gpu.blend import LeftOut, cross_fit
-from research.fits.interaction_gpu.data import Data, cache_file, read_everything
+from research.fits.interaction_gpu.data import Data, cache_file
 from research.fits.interaction_gpu.members import Table, fit_network
 from research.fits.interaction_gpu.reuse import embed_images
-from research.output import say
 from research.papers.driple_gpus import CONDITION as OF_DRIPLE
 from research.papers.driple_gpus import predict_images
 from traincast import catalog
-from traincast.cost import OWN
+from traincast.cost._interaction.nodes import OWN
 
 Array = NDArray[np.float64]
 CONDITIONS = ("train NCHW", "train NHWC", "3090 eager 2.4", "4090 eager 2.4", "4090 compiled 2.9.1")
@@ -148,16 +146,6 @@ def describe_errors(errors: Array, seconds: Array, best: Array, families: NDArra
     return [*cells, f"{1000 * rmse:.0f}", f"{ratio:.1f}", f"{most:.0f}"]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    asked = parser.parse_args(arguments)
-    data = read_everything()
-    table = Table.of(data)
-    runs = [recall_left_out(data, table, seed=seed) for seed in range(asked.seeds)]
-    say(tabulate(data, table, runs))
-
-
 def tabulate(data: Data, table: Table, runs: Sequence[LeftOut]) -> str:
     """Markdown, one table for each condition."""
     fold, lines = fold_programs(data), []
@@ -206,7 +194,3 @@ def compare(
         spread = np.std([one.mean() for one in each]) if len(each) > 1 else 0.0
         lines.append((name, cells, f"{100 * spread:.1f}"))
     return lines
-
-
-if __name__ == "__main__":
-    main()

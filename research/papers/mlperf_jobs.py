@@ -1,4 +1,4 @@
-"""DeletePop's figure on GPUs: time of whole jobs of MLPerf, the samples given: python -m research.papers.mlperf_jobs.
+"""DeletePop's figure on GPUs: time of whole jobs of MLPerf, the samples given.
 
 A job of a given number of samples is so many equal steps, so its accuracy, 1 - |forecast - measured| / measured, is that of one;
 start-up is not part of what MLPerf times. Every clean row is asked as a user would ask it, nothing given. *A perfect forecast*:
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.data import SHARED
-from research.output import say
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
 from traincast.errors import TraincastError
 from traincast.forecast import Engine
 
@@ -61,11 +61,3 @@ def _line(name: str, accuracies: Sequence[float]) -> str:
     values = np.array(accuracies)
     cells = [values.mean(), np.median(values), np.quantile(values, 0.1), values.min(), (values >= AIM).mean()]
     return f"| {name} | {len(values)} | {' | '.join(f'{100 * cell:.1f}' for cell in cells)} |"
-
-
-def main() -> None:
-    say(tabulate())
-
-
-if __name__ == "__main__":
-    main()

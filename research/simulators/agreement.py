@@ -12,31 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from research.simulators.peers import Blind, Leveled, ListOrder, RandomTypeFifo, simulate_rounds
 from traincast.errors import InvalidInput, MissingExtra
-from traincast.schedule import (
-    CLEAN,
-    GAVEL,
-    GAVEL_BLIND,
-    SHARE_POLICIES,
-    AnyGpus,
-    Blind,
-    ByKey,
-    Compat,
-    Consolidated,
-    JobTable,
-    LeastAttained,
-    Overheads,
-    Policy,
-    RandomTypeFifo,
-    SharePolicy,
-    by_estimate,
-    by_remaining,
-    by_remaining_service,
-    by_submission,
-    helios_checkpoint_s,
-    simulate_cluster,
-    simulate_rounds,
-)
+from traincast.schedule._hazards import Overheads, helios_checkpoint_s
+from traincast.schedule._jobs import JobTable
+from traincast.schedule._placement import COUNT, ByRule, consolidate_wide
+from traincast.schedule._policies import ByKey, Policy, by_estimate, by_remaining, by_remaining_service, by_submission
+from traincast.schedule._protocols import CLEAN, Compat
+from traincast.schedule._shares import SHARE_POLICIES, SharePolicy
+from traincast.schedule._simulator import simulate_cluster
 from traincast.spec import Fleet, NodePool, Schedule
 
 EXACTLY = "every job"
@@ -81,19 +65,19 @@ class Agreement:
 HELIOS_POLICIES: dict[str, Policy] = {
     "fifo": ByKey("helios-fifo", by_submission),
     "sjf": ByKey("helios-sjf", by_estimate),
-    "srtf": ByKey("helios-srtf", by_remaining, preemptive=True, fit="skip", ties="queue-first"),
+    "srtf": ListOrder("helios-srtf", by_remaining, ties="queue-first"),
 }
 HELIOS_SRTF = Compat(keep_quota=True, end_lag_s=1.0, recheck_s=1.0)
-HELIOS_PLACER = Consolidated(rest="widest")
+HELIOS_PLACER = ByRule("consolidated", consolidate_wide)
 
 TIRESIAS_POLICIES: dict[str, Policy] = {
     "fifo": ByKey("tiresias-fifo", by_submission),
     "fjf": ByKey("tiresias-fjf", by_submission, fit="skip"),
     "sjf": ByKey("tiresias-sjf", by_estimate, fit="skip"),
-    "shortest": ByKey("tiresias-shortest", by_remaining, preemptive=True, fit="skip", ties="history"),
-    "shortest-gpu": ByKey("tiresias-shortest-gpu", by_remaining_service, preemptive=True, fit="skip", ties="history"),
-    "dlas": LeastAttained("tiresias-dlas", lists="tiresias"),
-    "dlas-gpu": LeastAttained("tiresias-dlas-gpu", by_gpu=True, lists="tiresias"),
+    "shortest": ListOrder("tiresias-shortest", by_remaining, ties="history"),
+    "shortest-gpu": ListOrder("tiresias-shortest-gpu", by_remaining_service, ties="history"),
+    "dlas": Leveled("tiresias-dlas"),
+    "dlas-gpu": Leveled("tiresias-dlas-gpu", by_gpu=True),
 }
 
 CQSIM = Compat(coalesce=False)
@@ -225,7 +209,7 @@ def tiresias_runs(folder: Path) -> Iterator[Replay]:
                 continue  # said by `not_replayed`
             columns = _csv(path)
             ends = {job: float(end) for job, end in zip(columns["job_id"], columns["end_time"], strict=True)}
-            simulate = partial(simulate_cluster, jobs, TIRESIAS_POLICIES[policy], fleet=fleet, placer=AnyGpus())
+            simulate = partial(simulate_cluster, jobs, TIRESIAS_POLICIES[policy], fleet=fleet, placer=COUNT)
             yield partial(compare, simulate, ends, peer="tiresias", run=run, policy=policy)
 
 
@@ -245,7 +229,7 @@ def pai_runs(folder: Path) -> Iterator[Replay]:
             job: float(submit) + float(jct)
             for job, submit, jct in zip(columns["job_id"], columns["submit_time"], columns["jct"], strict=True)
         }
-        simulate = partial(simulate_cluster, jobs, PAI_POLICIES[policy], fleet=fleet, placer=AnyGpus())
+        simulate = partial(simulate_cluster, jobs, PAI_POLICIES[policy], fleet=fleet, placer=COUNT)
         exact = policy == "fifo"
         yield partial(
             compare,
@@ -296,7 +280,7 @@ def cqsim_runs(folder: Path) -> Iterator[Replay]:
             jobs,
             rule,
             fleet=fleet,
-            placer=AnyGpus(),
+            placer=COUNT,
             compat=CQSIM,
         )
         yield partial(compare, simulate, ends, peer="cqsim", run=f"{trace} {gpus[1:]} GPUs", policy=policy)
@@ -412,8 +396,9 @@ def gavel_runs(folder: Path) -> Iterator[Replay]:
             for job, arrival, jct in zip(columns["job_id"], columns["arrival_s"], columns["jct_s"], strict=True)
         }
         run = f"{trace.stem} {':'.join(map(str, counts))}"
-        rules = GAVEL if policy.endswith("_perf") else GAVEL_BLIND
-        simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, rules=rules)
+        # For policies blind to speeds Gavel shuffles the types with the run's seed (0) plus 5.
+        seed = None if policy.endswith("_perf") else 5
+        simulate = partial(simulate_rounds, jobs, share_policy, fleet=fleet, rates=rates, shuffle_types=seed)
         note = "" if wanted == EXACTLY else "many optima; one from their middle is taken"
         yield partial(compare, simulate, ends, peer="gavel", run=run, policy=policy, wanted=wanted, note=note)
 

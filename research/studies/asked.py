@@ -1,7 +1,7 @@
-"""Questions as users ask them, beside figures that are recalled: python -m research.studies.asked [--only WORD] [--markdown FILE]
+"""Questions as users ask them, beside published figures: python -m research.studies.asked [--only WORD] [--markdown FILE]
 
-Figures are recalled, not looked up, and nothing is fitted to them: they are there to find faults. A ratio is forecast time over
-recalled time, so above 1 the forecast is slower.
+Figures are not verified, and nothing is fitted to them: they are there to find faults. A ratio is forecast time over
+published time, so above 1 the forecast is slower.
 """
 
 import argparse
@@ -32,13 +32,13 @@ UNITS = {
 class Asked:
     group: str
     command: str
-    recalled: float | None
+    published: float | None
     unit: str
     says: str
 
 
 def read_questions(path: Path = QUESTIONS) -> list[Asked]:
-    """Lines of `command | figure unit | what is recalled`; a line that starts with `#` names the group of those below it."""
+    """Lines of `command | figure unit | what is published`; a line that starts with `#` names the group of those below it."""
     found, group = [], ""
     for line in path.read_text().splitlines():
         if line.startswith("#"):
@@ -47,13 +47,13 @@ def read_questions(path: Path = QUESTIONS) -> list[Asked]:
             command, figure, says = (part.strip() for part in (line + " | |").split("|")[:3])
             number, _, unit = figure.partition(" ")
             found.append(
-                Asked(group=group, command=command, recalled=float(number) if number else None, unit=unit, says=says)
+                Asked(group=group, command=command, published=float(number) if number else None, unit=unit, says=says)
             )
     return found
 
 
 def figure_of(answer: dict, unit: str) -> float:
-    """The answer in the unit of the recalled figure."""
+    """The answer in the unit of the published figure."""
     step_s, devices = answer["step"]["seconds"], answer["num_devices"]
     tokens = answer["global_batch"] * (answer["settings"]["seq"] or 1)
     total_s = answer["job"]["total"]["seconds"]
@@ -86,16 +86,16 @@ def judge(question: Asked, answer: dict | str) -> dict:
     unit = question.unit or "s"
     found = {"unit": unit, "ours": figure_of(answer, unit), "low": low, "high": high,
              "mfu": answer["utilization"], "fits": answer["memory"]["fit_probability"]}  # fmt: skip
-    if question.recalled is not None:
+    if question.published is not None:
         ours = found["ours"]
-        found["ratio"] = ours / question.recalled if unit in ("s", "h", "d", "gh") else question.recalled / ours
+        found["ratio"] = ours / question.published if unit in ("s", "h", "d", "gh") else question.published / ours
         found["holds"] = found["ratio"] * low <= 1 <= found["ratio"] * high
     return found
 
 
 def show(question: Asked, now: dict, before: dict | None) -> str:
-    recalled = "" if question.recalled is None else f"{question.recalled:g}"
-    first = f"| `{question.command}` | {question.says} | {recalled} | {_say(before, 'ratio')} | "
+    published = "" if question.published is None else f"{question.published:g}"
+    first = f"| `{question.command}` | {question.says} | {published} | {_say(before, 'ratio')} | "
     if "error" in now:
         return f"{first}{now['error']} | | | | |"
     width = f"{now['low'] - 1:+.0%} {now['high'] - 1:+.0%}"
@@ -112,7 +112,7 @@ def _say(found: dict | None, key: str) -> str:
     return f"{found[key]:.2f}" if key in found else f"({found['ours']:.3g})"
 
 
-HEAD = "| asked | recalled | figure | before | now | forecast | interval, holds | MFU | fits |"
+HEAD = "| asked | published | figure | before | now | forecast | interval, holds | MFU | fits |"
 
 
 def main() -> None:

@@ -23,10 +23,13 @@ from scipy.optimize import nnls
 
 from research.fits.interaction_gpu.data import cache_file
 from research.papers.images import kernel_ridge
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
+from traincast.certainty._gaussian_process import condition
+from traincast.certainty._labels import label_run
 from traincast.errors import TraincastError
 from traincast.files import decode, encode, read_json, write_json
-from traincast.forecast import Engine, condition, label_run, shares_of
+from traincast.forecast import Engine, shares_of
 from traincast.spec import MeasuredForecast
 
 Array = NDArray[np.float64]

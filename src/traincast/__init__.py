@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from traincast import catalog
     from traincast.capture import capture
     from traincast.files import load_graph, save_graph
-    from traincast.forecast import forecast
-    from traincast.plan import plan
+    from traincast.plan import forecast, plan
     from traincast.spec import Cluster, Device, Estimate, Forecast, Graph, Job, Link, NodeGroup, Parallelism
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 __all__ = [
     "Cluster",
@@ -35,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     "capture": "traincast.capture",
-    "forecast": "traincast.forecast",
+    "forecast": "traincast.plan",
     "load_graph": "traincast.files",
     "plan": "traincast.plan",
     "save_graph": "traincast.files",

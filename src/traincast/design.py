@@ -1,13 +1,13 @@
 """Chooses which experiments are worth their price: rows of a feature matrix and a budget to a short list of rows."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 RIDGE = 1e-3
 """Information assumed in every direction before anything is measured, on columns of unit scale."""
@@ -17,8 +17,8 @@ MAX_EXCHANGES = 200
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+@noun
+class DesignChoice:
     """One row that a design would measure next, what it costs and what it adds."""
 
     row: int
@@ -177,7 +177,7 @@ def next_choice(
     costs: ArrayLike | None = None,
     ridge: float = RIDGE,
     forbidden: Iterable[int] = (),
-) -> Choice | None:
+) -> DesignChoice | None:
     """The single best row now; None where nothing is left that the budget pays for.
 
     Called again after each result, with the costs and features as they are known by then, it plans sequentially.
@@ -188,39 +188,7 @@ def next_choice(
     if not affordable.any():
         return None
     row = int(np.argmax(np.where(affordable, gains / problem.costs, -np.inf)))
-    return Choice(row=row, cost=float(problem.costs[row]), gain=float(gains[row]))
-
-
-def replan(
-    features: Callable[[], ArrayLike],
-    measure: Callable[[int], float],
-    *,
-    budget: float,
-    costs: Sequence[float],
-    ridge: float = RIDGE,
-    forbidden: Iterable[int] = (),
-    enough: Callable[[], bool] = lambda: False,
-) -> Iterator[Choice]:
-    """Measure the best row, look again, and so on until the budget is spent, no row is left or `enough` says so.
-
-    `measure` returns what the row really cost. The expected costs of the others are corrected by the typical ratio of
-    real to expected cost seen so far, so that a machine slower than thought does not overrun the budget.
-    """
-    measured: list[int] = []
-    closed = list(forbidden)
-    ratios: list[float] = []
-    left = budget
-    while left > 0 and not enough():
-        correction = float(np.median(ratios)) if ratios else 1.0
-        expected = np.asarray(costs, dtype=np.float64) * correction
-        choice = next_choice(features(), measured=measured, budget=left, costs=expected, ridge=ridge, forbidden=closed)
-        if choice is None:
-            return
-        real = measure(choice.row)
-        measured.append(choice.row)
-        ratios.append(real / costs[choice.row])
-        left -= real
-        yield Choice(row=choice.row, cost=real, gain=choice.gain)
+    return DesignChoice(row=row, cost=float(problem.costs[row]), gain=float(gains[row]))
 
 
 def information(features: ArrayLike, rows: Iterable[int], *, ridge: float = RIDGE) -> float:
@@ -230,7 +198,7 @@ def information(features: ArrayLike, rows: Iterable[int], *, ridge: float = RIDG
 
 
 def explain(features: ArrayLike, rows: Sequence[int], *, costs: ArrayLike | None = None, ridge: float = RIDGE,
-            measured: Iterable[int] = ()) -> list[Choice]:  # fmt: skip
+            measured: Iterable[int] = ()) -> list[DesignChoice]:  # fmt: skip
     """What each row of a design costs and adds, in the order given."""
     problem = _Problem.of(features, budget=math.inf, costs=costs, ridge=ridge, forbidden=(), measured=measured)
     inverse = problem.start_inverse()
@@ -238,7 +206,7 @@ def explain(features: ArrayLike, rows: Sequence[int], *, costs: ArrayLike | None
     for row in rows:
         vector = problem.rows[row]
         gain = math.log1p(float(vector @ inverse @ vector))
-        choices.append(Choice(row=int(row), cost=float(problem.costs[row]), gain=gain))
+        choices.append(DesignChoice(row=int(row), cost=float(problem.costs[row]), gain=gain))
         inverse = _added(inverse, vector)
     return choices
 
@@ -250,7 +218,7 @@ def prediction_spread(features: ArrayLike, rows: Iterable[int], *, ridge: float 
     return np.sqrt(_leverages(matrix, _inverse(information_matrix)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Problem:
     rows: Array
     scale: Array

@@ -1,22 +1,31 @@
 """What a room shows to others: names that are imported from its private modules when they are first asked for."""
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+_SHOWN = re.compile(r"^    from (traincast[\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 
-def load_lazily(room: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a room. `homes`: each private module with the names that it gives to the room.
+
+def load_lazily(room: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a room: what its file imports for type checkers is what it shows.
 
     Nothing is imported until somebody asks, so a command loads only the modules on its way.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    text = Path(str(sys.modules[room].__file__)).read_text(encoding="utf-8")
+    homes = {
+        name: module
+        for module, *lists in _SHOWN.findall(text)
+        for name in re.findall(r"\w+", re.sub("#.*", "", "".join(lists)))
+    }
 
     def find(name: str) -> Any:
-        if name not in home_of:
+        if name not in homes:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{room}.{home_of[name]}"), name)
+        value = getattr(importlib.import_module(homes[name]), name)
         setattr(sys.modules[room], name, value)
         return value
 

@@ -16,11 +16,15 @@ import typing
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traincast.errors import InvalidInput, UnknownName, did_you_mean
 from traincast.spec import Calibration, Graph, MachineRates, Scalable
 from traincast.units import MIB, show_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_FILE_BYTES = 256 * MIB
 MAX_UNPACKED_BYTES = 1024 * MIB
@@ -114,14 +118,36 @@ def save_graph(graph: Graph | Scalable, path: str | os.PathLike[str]) -> None:
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph | Scalable:
+    found = load_saved(path)
+    return decode_graph(None, where=str(path)) if found is None else found
+
+
+def load_saved(path: str | os.PathLike[str]) -> Graph | Scalable | None:
+    """The graph of a JSON file; None where it holds something else. As long as the file stays, it is the same noun."""
+    try:
+        stat = Path(path).stat()
+    except OSError:
+        return _load_saved(str(path), 0, 0)
+    return _load_saved(str(path), stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_saved(path: str, _changed_ns: int, _size: int) -> Graph | Scalable | None:
     data = read_json(path)
+    is_graph = isinstance(data, dict) and data.get("format") == GRAPH_FORMAT
+    return decode_graph(data, where=path) if is_graph else None
+
+
+def decode_graph(data: Any, *, where: str) -> Graph | Scalable:
+    """A graph, or a model recorded at two batch sizes, from the content of its file."""
     if not isinstance(data, dict) or data.get("format") != GRAPH_FORMAT:
-        raise InvalidInput(f"{path} is not a traincast graph; make one with: traincast capture MODEL -o graph.json.gz")
+        raise InvalidInput(f"{where} is not a traincast graph; make one with: traincast capture MODEL -o graph.json.gz")
     if data.get("version") != GRAPH_VERSION:
-        raise InvalidInput(f"{path} has graph version {data.get('version')!r}; this traincast reads {GRAPH_VERSION}")
+        version = str(data.get("version"))[:40]
+        raise InvalidInput(f"{where} has graph version {version!r}; this traincast reads {GRAPH_VERSION}")
     if "scalable" in data:
-        return decode(Scalable, data["scalable"], where=f"{path}: scalable")
-    return decode(Graph, data.get("graph"), where=f"{path}: graph")
+        return decode(Scalable, data["scalable"], where=f"{where}: scalable")
+    return decode(Graph, data.get("graph"), where=f"{where}: graph")
 
 
 def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
@@ -177,6 +203,39 @@ def _find_calibration(source: str | os.PathLike[str]) -> Path:
     if str(source) not in kept:
         raise UnknownName("calibration", str(source), kept)
     return kept[str(source)]
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, "NDArray[np.float64]"], dict[str, str]]:
+    """The public format, read without its library: a length, a JSON header, raw little-endian numbers."""
+    import numpy as np
+
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    try:
+        header = json.loads(raw[8 : 8 + length])
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} holds no weights in the format safetensors") from error
+    notes = header.pop("__metadata__", {})
+    arrays = {}
+    for name, entry in header.items():
+        start, stop = (8 + length + offset for offset in entry["data_offsets"])
+        arrays[name] = np.frombuffer(raw[start:stop], dtype="<f4").reshape(entry["shape"]).astype(np.float64)
+    return arrays, notes
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, "NDArray[np.float64]"], notes: Mapping[str, str]) -> None:
+    import numpy as np
+
+    header: dict[str, object] = {"__metadata__": dict(notes)}
+    blobs, offset = [], 0
+    for name in sorted(arrays):
+        blob = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(arrays[name].shape), "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)
+    write_whole(path, len(text).to_bytes(8, "little") + text + b"".join(blobs))
 
 
 def _read_numbers(path: Path) -> bytes:

@@ -1,10 +1,11 @@
 """Names to plug-ins: one dictionary per family, open to other packages through entry points."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -22,7 +23,7 @@ GROUPS = {
 """Every family of plug-ins with the entry-point group that another package names to add to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Registry(Generic[T], Mapping[str, T]):
     """The plug-ins of one family by name. The package's own come first; those of other packages are loaded when they are
     looked up, and may not take a name that is there already."""

@@ -329,81 +329,6 @@ def import_table(path: str | os.PathLike[str]) -> list[Row]:
         raise InvalidInput(f"{path} is not a table of measurements: {error}") from error
 
 
-_NCCL_COLLECTIVES = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all", "all_to_all": "all_to_all", "broadcast": "broadcast", "sendrecv": "send_recv",
-    "send_recv": "send_recv",
-}  # fmt: skip
-"""Ours, by the names of nccl-tests."""
-
-
-def import_nccl_tests(text: str, *, collective: str | None = None, source: str = "nccl-tests") -> list[Row]:
-    """The output of nccl-tests (all_reduce_perf and its siblings): one block per line and buffer mode."""
-    # No line of nccl-tests is long; the patterns below would take seconds for one of a megabyte.
-    lines = [re.sub(r"^\[[\d,]+\]<std(?:out|err)>:\s?", "", line[:1000]) for line in text.splitlines()]
-    name = _nccl_collective(lines, collective, source)
-    environment, shape = _nccl_team(lines, source)
-    rows = [
-        (
-            Experiment(subject="collective", name=name, attrs=shape | attrs),
-            environment,
-            Block(started_at="", wall_s=(seconds,), source=source),
-        )
-        for line in lines
-        for attrs, seconds in _nccl_results(line)
-    ]
-    if not rows:
-        raise InvalidInput(f"{source} holds no result lines of nccl-tests (size, count, type, redop, root, time, ...)")
-    return rows
-
-
-def _nccl_collective(lines: Sequence[str], asked: str | None, source: str) -> str:
-    named = next((match[1] for line in lines if (match := re.search(r"(\w+?)_perf\b", line))), None)
-    found = named if asked is None else asked
-    if found is None:
-        known = "|".join(_NCCL_COLLECTIVES)
-        raise InvalidInput(f"{source} does not name its collective; say which with --collective {known}")
-    if found not in _NCCL_COLLECTIVES:
-        raise UnknownName("collective", found, _NCCL_COLLECTIVES)
-    return _NCCL_COLLECTIVES[found]
-
-
-def _nccl_team(lines: Sequence[str], source: str) -> tuple[Environment, dict[str, Attr]]:
-    """On what the output was measured, with how many ranks on how many nodes."""
-    places = [
-        match
-        for line in lines
-        if (match := re.match(r"#\s+Rank\s+\d+\s+.*\bon\s+(\S+)\s+device\s+\d+\s+\S+\s*(.*)", line))
-    ]
-    if not places:
-        raise InvalidInput(
-            f"{source} lists no '# Rank ... on HOST device ...' lines; pass the whole output of nccl-tests"
-        )
-    version = next((match[1] for line in lines if (match := re.search(r"nccl-tests version (\S+)", line))), None)
-    library = next(
-        (match[1] for line in lines if (match := re.search(r"NCCL version (\S+)|nccl-library=(\S+)", line))), None
-    )
-    software = {name: value for name, value in (("nccl-tests", version), ("nccl", library)) if value}
-    hosts = [place[1] for place in places]
-    environment = Environment(device=places[0][2].strip() or "unknown GPU", machine=hosts[0], software=software)
-    return environment, {"num_ranks": len(places), "num_nodes": len(set(hosts))}
-
-
-def _nccl_results(line: str) -> Iterator[tuple[dict[str, Attr], float]]:
-    """Attributes and seconds of the out-of-place and the in-place run of a line; of other lines nothing."""
-    fields = line.split()
-    if len(fields) < 9 or not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields[:2]):
-        return
-    for in_place, position in ((False, 5), (True, 9)):
-        if position < len(fields) and _is_number(fields[position]):
-            attrs: dict[str, Attr] = {
-                "num_bytes": int(fields[0]),
-                "dtype": _nccl_dtype(fields[2]),
-                "in_place": in_place,
-            }
-            yield attrs, float(fields[position]) * 1e-6
-
-
 def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
     """A trace of the PyTorch profiler: operators, kernels and marked steps, every occurrence a repeat.
 
@@ -450,9 +375,6 @@ def _is_complete(event: Mapping[str, Any]) -> bool:
 IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
     "table": import_table,
     "kineto": import_kineto,
-    "nccl-tests": lambda path: import_nccl_tests(
-        path.read_text(encoding="utf-8", errors="replace"), source=f"nccl-tests:{path.name}"
-    ),
 }
 
 
@@ -607,15 +529,6 @@ def _number(value: Any) -> Any:
     if value is None or value == "":
         return None
     return value if not isinstance(value, str) else int(value) if re.fullmatch(r"-?\d+", value) else float(value)
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
-
-
-def _nccl_dtype(name: str) -> str:
-    names = {"float": "fp32", "double": "fp64", "half": "fp16", "bfloat16": "bf16", "uint8": "uint8", "int8": "int8"}
-    return names.get(name, name)
 
 
 def _text(mapping: Mapping[str, Any]) -> str:

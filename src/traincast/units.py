@@ -41,6 +41,12 @@ def parse_count(text: str) -> float:
     return _parse(text.replace("_", "").replace(",", ""), _COUNT, "a number such as 512, 10k, 7B or 15T")
 
 
+def parse_length(text: str) -> float:
+    """'128k' tokens as 131,072: lengths of samples go by 1,024."""
+    factors = {"": 1.0, "k": KIB, "ki": KIB, "m": MIB}
+    return _parse(text.replace("_", "").replace(",", ""), factors, "a length in tokens such as 4096, 8k or 128k")
+
+
 def _parse(text: str, factors: dict[str, float], wanted: str) -> float:
     found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     factor = factors.get(found[2].lower()) if found else None
@@ -50,6 +56,10 @@ def _parse(text: str, factors: dict[str, float], wanted: str) -> float:
         return float(found[1]) * factor
     except ValueError as error:
         raise InvalidInput(f"{text!r} is not {wanted}") from error
+
+
+READERS = {"count": parse_count, "length": parse_length, "bytes": parse_bytes, "seconds": parse_seconds}
+"""How people write amounts, by what is asked."""
 
 
 def show_number(amount: float) -> str:

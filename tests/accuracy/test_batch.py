@@ -8,10 +8,11 @@ from traincast.accuracy._batch import answer_rows, learn_rows
 from traincast.accuracy._cases import parse_case
 from traincast.accuracy._runs import label_rows, read_runs
 from traincast.accuracy._translate import translate
-from traincast.forecast import forecast
 from traincast.forecast._corrections import IGNORE
-from traincast.learn import learn, load_calibration, save_calibration
+from traincast.learn import learn, save_calibration
+from traincast.learn._calibrations import load_calibration
 from traincast.learn._select import CHOICES
+from traincast.plan import forecast
 from traincast.spec import Calibration
 from traincast.spec._calibration import Choice, Selection
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from traincast.accuracy import find_excused
+from traincast.accuracy._excused import find_excused
 
 RUN: dict[str, Any] = {
     "case_id": "a", "group": "g", "model": "llama-7b", "gpu": "h100-sxm-80g", "framework": "nanotron", "dtype": "bf16",

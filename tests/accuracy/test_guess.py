@@ -10,7 +10,7 @@ from traincast.accuracy._batch import answer_rows
 from traincast.accuracy._cases import parse_case
 from traincast.accuracy._translate import translate
 from traincast.accuracy._translate.workload import read_size
-from traincast.forecast._shape import draw_layers
+from traincast.resolve._shape import draw_layers
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "h100-sxm-80g", "n_gpus": 1, "family": "transformer-lm", "arch": "llm", "model": "llama-2-7b",

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from traincast.accuracy._cases import hide_results, parse_case, parse_observation, read_rows
 from traincast.accuracy._translate import translate
-from traincast.forecast._device_memory import watch_device
+from traincast.forecast._memory import watch_device
 
 
 def test_what_the_meter_showed_of_real_runs_is_forecast_far_better_than_their_tensors(shared_cases: Path) -> None:

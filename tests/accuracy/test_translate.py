@@ -6,7 +6,7 @@ from traincast.accuracy._translate.machine import read_cluster, read_placement
 from traincast.accuracy._translate.workload import read_recipe
 from traincast.catalog._stacks import plain_stack
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.forecast._place import build_cluster as build_place
+from traincast.resolve._place import read_cluster as build_place
 from traincast.spec import Cluster, Parallelism
 
 
@@ -21,7 +21,9 @@ def make_case(**values: object) -> Case:
 
 
 def build_cluster(case: Case, said: list[str]) -> Cluster:
-    return build_place(read_cluster(case, said), said=said)
+    cluster, assumed = build_place(read_cluster(case, said))
+    said.extend(assumed)
+    return cluster
 
 
 def read_plan(case: Case, said: list[str]) -> Parallelism:
@@ -99,6 +101,7 @@ def test_every_degree_reaches_the_plan() -> None:
     assert plan == Parallelism(
         data=2, tensor=4, pipeline=4, context=2, expert=4, virtual_stages=2, micro_batches=16, zero=1,
         sequence_parallel=True, order="interleaved", bucket_copies=False, dispatch_once=True, async_tensor=True,
+        gather_ahead=True, reduce_dtype="bf16", bucket_bytes=80e6, async_context=True,
     )  # fmt: skip
 
 
@@ -357,3 +360,12 @@ def test_a_row_that_says_nothing_of_recomputation_runs_as_its_software_does() ->
 def test_four_boards_of_a_row_without_nodes_share_a_machine() -> None:
     cluster = build_cluster(make_case(gpu="rtx-3090", n_gpus=4, n_nodes=None, global_batch=8.0), [])
     assert (cluster.num_nodes, cluster.devices_per_node) == (1, 4)
+
+
+@pytest.mark.parametrize("extra", ["channels_last", "v1;nhwc"])
+def test_a_row_of_images_with_channels_last_asks_for_them(extra: str) -> None:
+    images = {"family": "cnn", "arch": "resnet50", "model": "resnet50", "input_shape": "3x224x224", "num_classes": 1000}
+    asked, _ = read_question(make_case(**images, extra=extra), [])
+    plain, _ = read_question(make_case(**images), [])
+    assert asked.workload.channels_last
+    assert not plain.workload.channels_last

@@ -64,7 +64,7 @@ def test_forward_and_backward_runs_have_the_same_count() -> None:
     graph = capture(nn.Sequential(*(Residual(8, norm_first=True) for _ in range(10))), torch.zeros(4, 8))
     assert len(graph.repeats) == 2
     forward, backward = graph.repeats
-    assert forward.count == backward.count >= 9
+    assert forward.count == backward.count >= 8
     weights = [t for t in graph.tensors if t.role == "parameter" and t.copies > 1]
     assert {t.copies for t in weights} == {forward.count}
     assert any(t.name == "*.up.weight" for t in weights)

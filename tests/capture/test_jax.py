@@ -75,6 +75,25 @@ def test_a_convolution_and_both_gradients_do_the_same_work() -> None:
         assert op.attrs["stride"] == "2x2"
 
 
+def test_a_weight_gradient_is_told_in_every_order_of_dims() -> None:
+    def train(kernel: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(kernel: jax.Array) -> jax.Array:
+            dims = ("NCHW", "OIHW", "NCHW")
+            once = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims)
+            again = jax.lax.conv_general_dilated(
+                once, kernel, (1, 1), "SAME", rhs_dilation=(2, 2), dimension_numbers=dims
+            )
+            return again.sum()
+
+        return kernel - jax.grad(loss)(kernel)
+
+    graph = capture_jax(train, shape(8, 8, 3, 3), shape(2, 8, 32, 32))
+    passes = [(str(op.attrs["pass"]), op.flop) for op in graph.ops if op.kind == "conv"]
+    one = 2.0 * 2 * 32 * 32 * 9 * 8 * 8
+    assert sorted(name for name, _ in passes) == ["forward", "forward", "grad_input", "grad_weight", "grad_weight"]
+    assert {flop for _, flop in passes} == {one}
+
+
 def test_names_of_scopes_become_layers() -> None:
     def named(w: jax.Array, x: jax.Array) -> jax.Array:
         with jax.named_scope("block_3"):

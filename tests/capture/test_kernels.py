@@ -118,7 +118,7 @@ def test_a_scan_is_its_fast_kernel_unless_the_loop_is_asked_for() -> None:
         inputs = {"input_ids": ids, "labels": ids}
         return capture(lambda: transformers.MambaForCausalLM(config), inputs, kernels=kernels, folded=False)
 
-    fast, loop = record("fast"), record("reference")
+    fast, loop = record("fast"), record("plain")
     assert flop_of(fast, "traincast_kernels.forward") == 9 * 2 * 32 * 16 * 4 + 2 * 2 * 32 * 16 * 4
     assert any("kernel of mamba-ssm" in sentence for sentence in fast.assumptions)
     assert len(loop.ops) > 2 * len(fast.ops)
@@ -143,3 +143,24 @@ def test_an_operation_takes_a_rule_from_outside() -> None:
         graph = capture(Twisted(), torch.zeros(3, 4), mode="inference", rules={"outside_test.twist": given})
         assert [(op.kind, op.flop) for op in graph.ops] == [(kind, flop)]
     assert capture(Twisted(), torch.zeros(3, 4), mode="inference").unknown_ops() == ("outside_test.twist",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("mamba2", {"num_heads": 4, "head_dim": 32, "state_size": 16, "num_hidden_layers": 2, "expand": 2}),
+        ("nemotron_h", {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
+                        "num_key_value_heads": 2, "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16,
+                        "intermediate_size": 128}),
+    ],
+)  # fmt: skip
+def test_the_chunks_of_a_state_space_layer_are_one_kernel(kind: str, fields: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(
+        kind, hidden_size=64, vocab_size=128, chunk_size=16, n_groups=1, use_cache=False, **fields
+    )
+    ids = torch.full((2, 32), 5)
+    graph = capture(lambda: transformers.AutoModelForCausalLM.from_config(config), {"input_ids": ids, "labels": ids})
+    kernels = [op for op in graph.ops if op.attrs.get("function") == "mamba-ssm" and op.phase == "forward"]
+    assert {op.flop for op in kernels} == {2.0 * 2 * 32 * 4 * (16 * (16 + 32) + 2 * 16 * 32)}
+    assert any(text.startswith("mamba2_chunk_scan is counted as the kernel") for text in graph.assumptions)

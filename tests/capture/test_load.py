@@ -12,6 +12,7 @@ from traincast.capture import load_source
 from traincast.cli import run
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
 from traincast.files import load_graph
+from traincast.resolve._precision import written_precision
 from traincast.spec._graph import Graph, Scalable
 
 MODEL = """
@@ -85,10 +86,10 @@ def test_a_file_recorded_for_any_batch_answers_every_batch(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("broken", {}, "RuntimeError: out of ideas"),
+        ("broken", {}, "it raised RuntimeError (at my_model.py:21): out of ideas"),
         ("not_a_model", {}, "a torch.nn.Module is needed"),
         ("missing", {}, "has no 'missing'; it defines: build, make_inputs, loss"),
-        ("fixed", {"batch": 8}, "batch of 3, not 8"),
+        ("fixed", {"batch": 8}, "are 3 samples, not 8"),
         ("fixed", {"scalable": True}, "fixed batch"),
         ("build", {"batch": 0}, "a batch of 0"),
         ("build", {"precision": "fp31"}, "unknown precision 'fp31'"),
@@ -228,3 +229,132 @@ def test_llama_3_70b_is_captured_in_seconds_without_its_weights(tmp_path: Path) 
     products = sum((op.flop or 0) * count for op, count in counted if op.kind == "matmul" and op.phase == "forward")
     weights = graph.num_parameters - 128256 * 8192 - 161 * 8192
     assert products == pytest.approx(2 * 4096 * weights, rel=1e-5)
+
+
+def test_a_jaxpr_in_text_is_refused_with_the_way_that_works(tmp_path: Path) -> None:
+    path = tmp_path / "step.jaxpr"
+    path.write_text("{ lambda ; a:f32[8]. let b:f32[8] = mul a a in (b,) }")
+    with pytest.raises(InvalidInput, match=r"as_text\(debug_info=True\)"):
+        load_source(str(path))
+
+
+NO_BATCH = """
+import torch
+from torch import nn
+
+class Rays(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.color = nn.Linear(3, 3)
+
+    def forward(self, rays, *bags):
+        return self.color(torch.cat([rays, *bags]))
+
+def rays():
+    return Rays(), lambda batch: (torch.zeros(64 * batch, 3),)
+
+def bags():
+    return Rays(), lambda batch: [torch.zeros(7, 3) for _ in range(batch)]
+
+def by_build(batch=1):
+    return Rays(), torch.zeros(64 * batch, 3)
+
+def nodes():
+    return Rays(), torch.zeros(200, 3)
+"""
+
+
+@pytest.mark.parametrize(("name", "rows"), [("rays", 64), ("bags", 7), ("by_build", 64)])
+def test_a_batch_is_what_the_file_makes_for_it_whatever_the_first_dims_are(
+    tmp_path: Path, name: str, rows: int
+) -> None:
+    (tmp_path / "scene.py").write_text(NO_BATCH)
+    graph = load_source(f"{tmp_path / 'scene.py'}:{name}", batch=3)
+    assert isinstance(graph, Graph)
+    assert graph.batch_size == 3
+    assert next(op for op in graph.ops if op.kind == "matmul").attrs["m"] == 3 * rows
+
+
+def test_a_file_says_how_many_samples_its_inputs_are(tmp_path: Path) -> None:
+    path = tmp_path / "graph.py"
+    path.write_text(NO_BATCH)
+    assert load_source(f"{path}:nodes").batch_size == 200  # type: ignore[union-attr]
+    path.write_text(f"{NO_BATCH}\nbatch_size = 1\n")
+    assert load_source(f"{path}:nodes").batch_size == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "bf16-amp", "fp16-amp"])
+def test_a_recorded_step_knows_the_number_format_it_was_written_in(file: Path, precision: str) -> None:
+    graph = load_source(f"{file}:build", batch=2, precision=precision)
+    assert isinstance(graph, Graph)
+    assert written_precision(graph) == precision
+
+
+@pytest.mark.parametrize(("dim", "samples"), [("0", 12), ("1", 5), ("None", 1)])
+def test_the_batch_is_the_dim_that_the_file_names(tmp_path: Path, dim: str, samples: int) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        f"import torch\nfrom torch import nn\nbatch_dim = {dim}\n"
+        "def build():\n    return nn.Linear(8, 4), torch.zeros(12, 5, 8)\n"
+    )
+    graph = load_source(f"{path}:build")
+    assert isinstance(graph, Graph)
+    assert graph.batch_size == samples
+    # Without a batch the inputs are as they are.
+    assert next(op for op in graph.ops if op.kind == "matmul").attrs["m"] == 60
+
+
+def test_given_inputs_grow_along_the_dim_that_is_the_batch(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nbatch_dim = 1\ndef build():\n    return nn.Linear(8, 4), torch.zeros(12, 5, 8)\n"
+    )
+    graph = load_source(f"{path}:build", batch=7)
+    assert isinstance(graph, Graph)
+    assert (graph.batch_size, next(op for op in graph.ops if op.kind == "matmul").attrs["m"]) == (7, 12 * 7)
+    scalable = load_source(f"{path}:build", scalable=True)
+    assert isinstance(scalable, Scalable)
+    assert scalable.at(7) == graph
+
+
+def test_a_list_of_tensors_is_as_many_samples_as_it_is_long(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Bags(nn.Linear):\n    def forward(self, bags):\n"
+        "        return torch.stack([super(Bags, self).forward(bag).mean(0) for bag in bags])\n"
+        "def build():\n    return Bags(8, 4), ([torch.zeros(10, 8), torch.zeros(30, 8)],)\n"
+    )
+    assert load_source(f"{path}:build").batch_size == 2  # type: ignore[union-attr]
+
+
+SCALING = """
+import torch
+from torch import nn
+
+class Contrast(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y @ y.T
+
+class Steps(nn.Linear):
+    def forward(self, x):
+        return super().forward(x[1:] - x[:-1])
+
+def contrast():
+    return Contrast(64, 64), lambda batch: torch.zeros(batch, 64)
+
+def steps():
+    return Steps(64, 64), lambda batch: torch.zeros(batch, 64)
+"""
+
+
+def test_a_model_that_grows_faster_than_its_batch_is_not_scaled(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(SCALING)
+    with pytest.raises(CaptureFailed, match=r"does not scale with the batch: aten\.mm"):
+        load_source(f"{path}:contrast", scalable=True)
+    scalable = load_source(f"{path}:steps", scalable=True)
+    assert isinstance(scalable, Scalable)
+    recorded = load_source(f"{path}:steps", batch=32)
+    assert isinstance(recorded, Graph)
+    assert [op.flop for op in scalable.at(32).ops] == [op.flop for op in recorded.ops]

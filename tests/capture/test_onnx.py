@@ -149,3 +149,18 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"\x00\x01not an onnx file")
     with pytest.raises(InvalidInput, match="not a readable ONNX file"):
         load_source(str(path))
+
+
+def test_open_axes_are_listed_and_a_single_slope_is_a_weight(tmp_path: Path) -> None:
+    kind = onnx.TensorProto.FLOAT
+    data = onnx.helper.make_tensor_value_info("data", kind, ["batch", 3, "height", "width"])
+    out = onnx.helper.make_tensor_value_info("out", kind, ["batch", 3, "height", "width"])
+    slope = onnx.helper.make_tensor("slope", kind, [1], [0.25])
+    node = onnx.helper.make_node("PRelu", ["data", "slope"], ["out"])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "open", [data], [out], [slope]))
+    onnx.save(model, tmp_path / "open.onnx")
+    graph = load_source(str(tmp_path / "open.onnx"), batch=2)
+    assert isinstance(graph, Graph)
+    assert graph.num_parameters == 1
+    said = [text for text in graph.assumptions if "is open in the file" in text]
+    assert ["(height) and taken as 224" in said[0], "axis 3" in said[1], len(said)] == [True, True, 2]

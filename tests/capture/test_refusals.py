@@ -1,14 +1,20 @@
 """Models and optimizers that were refused once."""
 
+import copy
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from traincast.capture import capture
+from traincast.capture import capture, load_source
+from traincast.capture._extras import need
+from traincast.errors import CaptureFailed, MissingExtra
+from traincast.spec import Graph
 
 TEXT = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 200,
@@ -151,3 +157,94 @@ def test_an_optimizer_that_no_list_knows_is_run() -> None:
     products = [op for op in graph.ops if op.phase == "optimizer" and op.kind == "matmul"]
     assert products
     assert any("eigh" in op.name for op in graph.ops)
+
+
+def test_a_package_that_is_broken_is_the_environments_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_extra.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        CaptureFailed, match="installed but cannot be imported here: RuntimeError: operator torchvision"
+    ):
+        need("broken_extra", extra="timm", purpose="building a model")
+    with pytest.raises(MissingExtra, match="traincast\\[timm\\]"):
+        need("absent_extra", extra="timm", purpose="building a model")
+
+
+def test_an_unknown_kind_of_model_says_what_to_do(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "lama", "hidden_size": 32}')
+    with pytest.raises(
+        CaptureFailed, match=r"no model_type 'lama' \(did you mean 'llama'\?\); install .* record its code"
+    ):
+        load_source(str(path))
+
+
+class Sparse(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        return torch.sparse.mm(torch.sparse_coo_tensor(places, torch.ones(3), (4, 4)), super().forward(x))
+
+
+class Jagged(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.nested.nested_tensor([x[0], x[1][:2]], layout=torch.jagged)).values()
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "advice"),
+    [(Sparse, torch.zeros(4, 8), "index_add"), (Jagged, torch.zeros(2, 4, 8), "pad the samples")],
+)
+def test_what_cannot_be_recorded_says_what_to_write_and_where(
+    kind: type[nn.Linear], x: torch.Tensor, advice: str
+) -> None:
+    with pytest.raises(CaptureFailed, match=rf"\(at test_refusals.py:\d+\): .*{advice}"):
+        capture(lambda: kind(8, 8), x)
+
+
+def test_attention_in_windows_has_the_products_of_its_real_run() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LongformerConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=128,
+        attention_window=16, max_position_embeddings=130, pad_token_id=1, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    ids = torch.full((2, 32), 5)
+    graph = capture(lambda: transformers.LongformerForMaskedLM(config), {"input_ids": ids, "labels": ids})
+    forward = [
+        (op.flop or 0.0) * count
+        for op, count in zip(graph.ops, graph.counts(), strict=True)
+        if op.phase == "forward" and op.kind == "matmul"
+    ]
+    with FlopCounterMode(display=False) as counter:
+        transformers.LongformerForMaskedLM(config)(input_ids=ids, labels=ids)
+    assert sum(forward) == counter.get_total_flops()
+
+
+def test_a_model_that_copies_its_own_layers_is_recorded() -> None:
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+            self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.student(x) - self.teacher(x)).square().mean()
+
+    graph = capture(Teacher, lambda: torch.zeros(4, 8))
+    assert graph.num_parameters == 2 * (72 + 16)
+    assert graph.role_bytes("gradient") == 4 * (72 + 16)
+
+
+def test_a_pattern_of_layers_in_a_config_is_the_models() -> None:
+    pytest.importorskip("transformers")
+    config = {
+        "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16,
+        "ssm_state_size": 16, "n_groups": 2, "vocab_size": 128,
+    }  # fmt: skip
+    graph = load_source(config, batch=1, seq=32)
+    assert isinstance(graph, Graph)
+    # Two state space layers, two perceptrons and one of attention, not the four layers of a bare configuration.
+    names = [tensor.name for tensor in graph.tensors if tensor.role == "parameter"]
+    assert {name.split(".")[2] for name in names if name.startswith("model.layers.")} == set("01234")

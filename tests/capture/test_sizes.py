@@ -21,7 +21,7 @@ SMALL = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_s
         {"encoder_layers": 10**5}, {"num_blocks": [10**9]}, {"n_embd": 2**40}, {"vocab_size": 10**400},
         {"text_config": {"num_hidden_layers": 10**9}}, {"num_local_experts": 10**9},
         {"n_layer": 1000, "num_experts": 10_000}, {"x": list(range(5000))}, {"x": {str(n): n for n in range(5000)}},
-        {"n_layer": float("inf")}, {"x": [[{"a": n}] * 100 for n in range(300)]},
+        {"n_layer": float("inf")}, {"n_layer": 512, "n_embd": 262_144}, {"x": [[{"a": n}] * 100 for n in range(300)]},
     ],
 )  # fmt: skip
 def test_a_size_that_no_model_has_is_refused_at_once(changes: dict[str, Any]) -> None:

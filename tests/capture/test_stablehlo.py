@@ -9,6 +9,7 @@ import pytest
 
 from traincast.capture import load_source
 from traincast.capture._jax import capture_jax
+from traincast.capture._stablehlo import read_stablehlo
 from traincast.errors import CaptureFailed, InvalidInput
 from traincast.spec._graph import Graph
 
@@ -73,3 +74,19 @@ def test_a_file_without_locations_and_other_text_are_told(tmp_path: Path, lowere
     path.write_text("not a program")
     with pytest.raises(InvalidInput, match="no StableHLO function @main"):
         load_source(str(path))
+
+
+def test_a_checkpointed_scan_has_the_products_of_its_live_recording(tmp_path: Path) -> None:
+    def scanned(weights: Any, x: jax.Array) -> Any:
+        def body(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jax.checkpoint(lambda value: jnp.tanh(value @ weights))(carry), None
+
+        return jax.lax.scan(body, x, None, length=5)[0].sum()
+
+    def train(weights: Any, x: jax.Array) -> Any:
+        return weights - 0.1 * jax.grad(scanned)(weights, x)
+
+    arguments = (shape(64, 64), shape(8, 64))
+    path = tmp_path / "scan.mlir"
+    path.write_text(jax.jit(train).lower(*arguments).as_text(debug_info=True))
+    assert products(read_stablehlo(path)) == products(capture_jax(train, *arguments))

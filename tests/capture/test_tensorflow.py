@@ -1,5 +1,6 @@
 """TensorFlow graphs built node by node, as a training program exports them, and counted by hand."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto import graph_pb2, meta_graph_pb2
 
+from traincast.__main__ import main
 from traincast.capture import load_source
 from traincast.capture._tensorflow import read_tensorflow
 from traincast.errors import CaptureFailed, InvalidInput
@@ -199,3 +201,15 @@ def test_open_sizes_and_damaged_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "bad.pb").write_bytes(b"\xff\xff\xff\xff")
     with pytest.raises(InvalidInput, match="TensorFlow graph"):
         read_tensorflow(tmp_path / "bad.pb")
+
+
+def test_the_plain_command_takes_the_number_format_and_the_framework_of_the_graph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = graph_pb2.GraphDef()
+    forward(graph)
+    path = tmp_path / "step.pb"
+    path.write_bytes(graph.SerializeToString())
+    assert main(["forecast", str(path), "--gpus", "1xh100", "--batch", "8", "--json"]) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["precision"], settings["stack"], settings["batch"]) == ("fp32", "tensorflow", 8)

@@ -1,4 +1,4 @@
-"""Graphs that the TensorFlow of the day writes, against what Keras says of its own models and counts by hand."""
+"""Graphs that TensorFlow 2 writes, against what Keras says of its own models and counts by hand."""
 
 import importlib.util
 import json

@@ -450,7 +450,10 @@ def test_a_model_that_raises_names_its_module_in_one_line() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise ValueError("no\nluck")
 
-    with pytest.raises(CaptureFailed, match=r"^Sequential cannot be captured: .*ValueError in module '1': no luck$"):
+    with pytest.raises(
+        CaptureFailed,
+        match=r"^Sequential cannot be captured: .*ValueError in module '1' \(at test_trace.py:\d+\): no luck$",
+    ):
         capture(nn.Sequential(nn.Linear(4, 4), Broken()), torch.zeros(2, 4))
 
 

@@ -1,9 +1,11 @@
 """Programs that look at their data."""
 
+import pytest
 import torch
 from torch import nn
 
 from traincast.capture import capture
+from traincast.errors import CaptureFailed
 
 
 class Choosing(nn.Module):
@@ -139,3 +141,79 @@ def test_an_unknown_write_ends_what_is_known() -> None:
 
     graph = capture(Overwriting(), torch.zeros(2, 4))
     assert any("taken as True" in sentence for sentence in graph.assumptions)
+
+
+class Guarded(nn.Module):
+    """Every sort of check, often enough that an answer would be changed for the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        for _ in range(100):
+            if not torch.isfinite(y).all():
+                raise ValueError("not finite")
+            if (y > 3).any() or not (y > -3).all():
+                raise ValueError("out of bounds")
+            assert (y < 5).all()
+            assert not (y > 9).any()
+            y = y + 1
+        factor, info = torch.linalg.cholesky_ex(y.T @ y)
+        if torch.any(info):
+            raise ValueError("not positive definite")
+        return torch.cholesky_solve(y.T, factor)
+
+
+def test_checks_of_a_program_pass_and_are_named() -> None:
+    graph = capture(Guarded(), torch.zeros(4, 8))
+    assert sum("a check of the program is taken to pass (test_values.py:" in text for text in graph.assumptions) == 4
+    assert "factorisations of matrices are taken to succeed" in graph.assumptions
+
+
+def test_a_condition_of_a_tensor_takes_its_first_branch_and_says_so() -> None:
+    class Branching(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return torch.cond(y.sum() > 0, lambda z: z @ z.T, lambda z: z - 1, (y,))
+
+    graph = capture(Branching(8, 8), torch.zeros(4, 8))
+    assert any("first branch" in text for text in graph.assumptions)
+    assert [op.attrs["n"] for op in graph.ops if op.kind == "matmul" and op.phase == "forward"] == [8, 4]
+
+
+def test_packed_sequences_hand_their_gradient_to_the_embedding_before_them() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.cell = nn.Embedding(10, 8), nn.GRU(8, 8, batch_first=True)
+
+        def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(self.table(ids), lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.cell(packed)[0], batch_first=True)[0]
+
+    graph = capture(Packed(), (torch.zeros(4, 5, dtype=torch.long), torch.tensor([5, 3, 2, 5])))
+    gradients = {tensor.name for tensor in graph.tensors if tensor.role == "gradient"}
+    assert "table.weight" in gradients
+
+
+def test_heads_that_their_keys_do_not_divide_are_refused() -> None:
+    class Attention(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = super().forward(x)
+            return nn.functional.scaled_dot_product_attention(q, q[:, :7], q[:, :7], enable_gqa=True)
+
+    with pytest.raises(CaptureFailed, match="32 heads and 7 of keys"):
+        capture(Attention(8, 8), torch.zeros(2, 32, 16, 8))
+
+
+@pytest.mark.parametrize("layer", [nn.EmbeddingBag, nn.Embedding])
+def test_an_optimizer_that_takes_no_sparse_gradients_is_refused(layer: type[nn.Module]) -> None:
+    def build() -> nn.Module:
+        return layer(100, 8, sparse=True)  # type: ignore[call-arg]
+
+    ids = torch.zeros(4, 3, dtype=torch.long)
+    with pytest.raises(CaptureFailed, match="adamw takes no sparse gradients"):
+        capture(build, ids)
+    assert capture(build, ids, optimizer="sgd").num_parameters == 800

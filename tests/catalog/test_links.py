@@ -1,6 +1,7 @@
 import pytest
 
-from traincast.catalog import link, link_entry, links, make_link
+from traincast.catalog import link, links, make_link
+from traincast.catalog._links import link_entry
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import Link

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from traincast import catalog
-from traincast.forecast._ask import ask
+from traincast.plan._ask import ask
 from traincast.spec import Forecast, Graph, Question, WorkloadOptions
 
 

@@ -28,10 +28,10 @@ def test_every_document_says_what_it_is_and_where_it_comes_from(name: str) -> No
     assert found.title
     assert found.provenance
     assert 0 < found.log_sigma < 1
-    meanings = {meaning for _, meaning in found.recipe.precision_words + found.recipe.sharded_precision_words}
+    meanings = {meaning for _, meaning in found.recipe.precision_words}
     assert meanings <= set(PRECISIONS)
     assert {meaning for _, meaning in found.plan.recompute_words} <= set(RECOMPUTES)
-    assert found.recipe.implementation in (None, *IMPLEMENTATIONS)
+    assert found.recipe.option("implementation") in (None, *IMPLEMENTATIONS)
 
 
 def test_a_stack_that_was_never_measured_is_less_sure_than_the_one_it_is_like() -> None:

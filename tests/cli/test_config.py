@@ -59,12 +59,24 @@ def test_other_commands_take_a_configuration(command: str, capsys: pytest.Captur
 
 
 def test_plan_searches_around_a_configuration_and_writes_its_format(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--config", str(FILES / "litgpt-qlora.yaml"), "--gpus", "8xh100", "--zero", "3"]
-    out = run(
-        capsys, *words, "--batch", "1", "--recompute", "full", "--pp", "1", "--tp", "1", "--cp", "1", "--emit", "litgpt"
-    )
-    assert 'checkpoint_dir: "checkpoints/meta-llama/Llama-2-7b-hf"' in out
-    assert "devices: 8\nnum_nodes: 1" in out
+    words = [
+        "plan",
+        "--config",
+        TITAN,
+        "--gpus",
+        "8x8xh100",
+        "--batch",
+        "1",
+        "--recompute",
+        "full",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+    ]
+    out = run(capsys, *words, "--tp", "8", "--zero", "3", "--emit", "torchtitan")
+    assert "tensor_parallel_degree = 8" in out
+    assert 'flavor = "70B"' in out
 
 
 def test_a_forecast_is_written_as_another_projects_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

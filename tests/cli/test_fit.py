@@ -9,7 +9,7 @@ Run = Callable[..., Any]
 def test_a_person_sees_the_largest_batch_and_the_longest_sequence(run: Run) -> None:
     ran = run("fit", "gpt2", "--device", "a100-80g", "--seq", 1024, "--confidence", 0.99)
     assert ran.code == 0
-    for wanted in ("gpt2 on 1 x", "fits, probability", "largest batch", "longest sequence"):
+    for wanted in ("gpt2 on 1 x", "likely to fit", "nvidia-smi will show", "largest batch", "longest sequence"):
         assert wanted in ran.out
 
 

@@ -7,10 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from builders import make_mlp
-from forecast.test_activity import make_correction
-from traincast import catalog
 from traincast.files import save_graph
-from traincast.resources._correction import save_graph_correction
 from traincast.spec._graph import Scalable
 
 Run = Callable[..., Any]
@@ -43,7 +40,14 @@ def answer(run: Run, *arguments: object) -> dict[str, Any]:
 def test_a_person_sees_the_answer_without_escape_codes_in_a_pipe(run: Run) -> None:
     ran = run("forecast", "gpt2-xl", "-d", "a100-80g", "--nodes", 2, "-g", 8, "-b", 8, "--seq", 1024, "--steps", 100)
     assert ran.code == 0
-    for wanted in ("gpt2-xl", "90% interval", "memory", "Where the step goes", "128 samples per step", "16 replicas"):
+    for wanted in (
+        "gpt2-xl",
+        "90% interval",
+        "memory",
+        "Largest costs",
+        "global batch 128",
+        "data parallel 16",
+    ):
         assert wanted in ran.out
     assert "\x1b[" not in ran.out
 
@@ -181,22 +185,6 @@ def test_the_optimizer_state_can_live_on_the_host(run: Run) -> None:
     assert there["step"]["seconds"] > here["step"]["seconds"]
 
 
-def test_resource_numbers_say_whether_they_are_derived_or_corrected(run: Run, tmp_path: Path) -> None:
-    save_graph(make_mlp(), tmp_path / "mlp.json.gz")
-    cluster = ("--nodes", 2, "--devices-per-node", 1)
-    on_gpus = answer(run, tmp_path / "mlp.json.gz", "--device", "a100-80g", *cluster)
-    assert on_gpus["resources"][0]["basis"] == "derived"
-    cores = catalog.cluster("cpu", nodes=2, devices_per_node=1, inter="ethernet-1g")
-    save_graph_correction(make_correction(cores), tmp_path / "mine.json.gz")
-    given = ("--device", "cpu", *cluster, "--inter", "ethernet-1g", "--activity", tmp_path / "mine.json.gz")
-    corrected = answer(run, tmp_path / "mlp.json.gz", *given)["resources"][0]
-    assert corrected["basis"] == "corrected"
-    assert len(corrected["ranges"]) == 12
-    ran = run("forecast", tmp_path / "mlp.json.gz", "--device", "cpu", "--activity", tmp_path / "mlp.json.gz")
-    assert ran.code == 2
-    assert "research.fits.resources" in ran.err
-
-
 def test_explain_shows_each_parts_answer_and_marks_the_one_that_counts(run: Run) -> None:
     ran = run("forecast", "gpt2", "--device", "a100-80g", "--batch", 2, "--explain")
     assert ran.code == 0
@@ -213,10 +201,26 @@ def test_explain_shows_each_parts_answer_and_marks_the_one_that_counts(run: Run)
     assert "weight 0, as it did not help what was left out" in " ".join(ran.out.split())
 
 
-def test_a_part_of_a_core_can_be_asked_for_and_the_reuse_predictor_answers_there(run: Run, tmp_path: Path) -> None:
-    save_graph(catalog.workload("resnet18-cifar", batch=4), tmp_path / "step.json.gz")
-    flags = ("--device", "cpu", "--nodes", 2, "--devices-per-node", 1, "--inter", "1gbe", "--speed", 0.25, "--explain")
-    parts = {part["name"]: part for part in answer(run, tmp_path / "step.json.gz", *flags)["parts"]}
-    assert set(parts) == {"physics", "layers", "interaction", "reuse"}
-    assert sum(part["is_answer"] for part in parts.values()) == 1
-    assert parts["reuse"]["step"]["seconds"] > 0
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llama-3-8b", "--gpus", "8xh100", "--tokens", "15B"),
+        ("gpt2", "--gpus", "1xa100-80g"),
+        ("stable-diffusion", "--gpus", "4xrtx3090", "--steps", "10000"),
+        ("llama-3.1-8b", "--gpus", "1xrtx4090", "--regime", "qlora", "--epoch-samples", "50k", "--epochs", "3"),
+        ("resnet50", "--gpus", "8xv100-16g"),
+    ],
+)
+def test_the_answer_is_one_screen_of_24_lines(run: Run, words: tuple[str, ...]) -> None:
+    out = run("forecast", *words).out
+    assert len(out.splitlines()) <= 24, out
+    assert "MFU" in out
+    assert "likely to fit" in out.splitlines()[0]
+    assert out.splitlines()[-1].startswith("Next: ")
+
+
+def test_help_shows_the_options_that_matter_and_all_on_demand(run: Run) -> None:
+    shown = {word for word in run("forecast", "--help").out.split() if word.startswith("--")}
+    assert len(shown) <= 30
+    assert "--explain" in shown
+    assert "--bucket-bytes" not in shown

@@ -28,8 +28,10 @@ def test_a_bar_is_taken_away_when_somebody_stops_it(tmp_path: Path) -> None:
     words = ["plan", "llama-3-70b", "--all", "--gpus", "8..512", "--tokens", "15B"]
     command = [sys.executable, "-m", "traincast", *words]
     child = subprocess.Popen(
-        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, start_new_session=True
-    )
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, start_new_session=True,
+        # A shell lets jobs in its background ignore Ctrl-C, and what they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     # Our end of the terminal stays open: what is still on its way when the last one closes may be lost.
     shown = read_until(master, lambda shown: b"left" in shown or child.poll() is not None)
     assert b"left" in shown, shown[-500:]

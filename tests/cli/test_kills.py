@@ -6,7 +6,7 @@ import pytest
 
 from killing import run_until
 from traincast.__main__ import main
-from traincast.learn import load_calibration
+from traincast.learn._calibrations import load_calibration
 from traincast.store import Store
 
 

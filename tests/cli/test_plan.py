@@ -16,7 +16,7 @@ SMALL = (
 def test_a_person_sees_ranked_plans_with_time_money_and_memory(run: Run) -> None:
     ran = run("plan", *SMALL, "--deadline", "1h", "--top", 3)
     assert ran.code == 0, ran.err
-    for wanted in ("P(in time)", "P(fits)", "energy", "aws-p4d.24xlarge", "replicas", "plans:"):
+    for wanted in ("P(in time)", "P(fits)", "energy", "aws-p4d.24xlarge", "data parallel", "plans:"):
         assert wanted in ran.out
 
 

@@ -32,12 +32,6 @@ def test_forecasts_of_relatives_are_for_the_batch_that_was_asked_about_and_a_mea
     assert "a quarter of a core each" in shown
 
 
-def test_a_forecast_outside_of_what_was_measured_is_called_a_guess(run: Run) -> None:
-    shown = run("similar", "resnet50", "-n", 1, "-b", 64, "--workers", 2, "--samples", 1280).out
-    assert "so this is a guess" in shown
-    assert "epoch" in shown
-
-
 def test_whole_workloads_unlike_the_measured_ones_are_worth_measuring_first(run: Run) -> None:
     ran = run("design", "--models", "resnet18-cifar, llama-3-8b, resnet34", "--budget", 1, "--json")
     found = json.loads(ran.out)
@@ -47,19 +41,6 @@ def test_whole_workloads_unlike_the_measured_ones_are_worth_measuring_first(run:
     assert found["spread_after"] < found["spread_before"]
     assert run("design", "table.csv", "--models", "resnet50").code == 2
     assert "no workload" in run("design", "--models", " , ").err
-
-
-def test_a_small_captured_model_meets_measured_steps_and_gets_a_step_time(run: Run, tmp_path: Path) -> None:
-    save_graph(make_mlp(layers=4, width=256, batch=16, folded=False), tmp_path / "mlp.json.gz")
-    ran = run(
-        "similar", tmp_path / "mlp.json.gz", "-n", 2, "--workers", 4, "--link", "1gbit", "--samples", 640, "--json"
-    )
-    found = json.loads(ran.out)
-    assert found["reuse"]["low_s"] < found["reuse"]["step_s"] < found["reuse"]["high_s"]
-    assert found["reuse"]["epoch_s"] == 10 * found["reuse"]["step_s"]
-    shown = run("similar", tmp_path / "mlp.json.gz", "-n", 2, "--workers", 1).out
-    assert "how it behaved" in shown
-    assert "On 1 CPU worker a step takes" in shown
 
 
 def test_what_nobody_ever_ran_is_called_unlike_all_we_know(run: Run, tmp_path: Path) -> None:

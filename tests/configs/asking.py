@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.configs import FORMATS, write_config
-from traincast.forecast import build_cluster, complete_question, fill_in
+from traincast.plan import complete_question
 from traincast.spec import Cluster, ConfigText, Parallelism, Question
 
 FILES = Path(__file__).parent / "files"
@@ -22,11 +22,8 @@ class Whole:
 
 
 def complete(question: Question) -> Whole:
-    said: list[str] = []
-    filled = fill_in(question)
-    cluster = build_cluster(filled)
-    done, plan = complete_question(filled, cluster, said)
-    return Whole(question=done, plan=plan, cluster=cluster, said=said)
+    done = complete_question(question)
+    return Whole(question=done.question, plan=done.parallelism, cluster=done.cluster, said=list(done.assumptions))
 
 
 def write(whole: Whole, kind: str) -> ConfigText:

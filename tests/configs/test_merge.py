@@ -10,7 +10,7 @@ from traincast.catalog import load_facts
 from traincast.configs import find_model, merge_configs
 from traincast.configs._models import publish_name
 from traincast.errors import InvalidInput
-from traincast.forecast import fill_in
+from traincast.resolve import fill_in
 from traincast.schedule._oracle import _devices_per_replica
 from traincast.spec import ConfigText, Question, WorkloadOptions
 

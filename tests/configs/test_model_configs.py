@@ -9,7 +9,8 @@ import pytest
 
 from traincast.configs import DESCRIBED
 from traincast.configs._models import describes_whole, read_sizes
-from traincast.forecast import answer, resolve
+from traincast.forecast import answer
+from traincast.plan import decide
 from traincast.spec import Question, WorkloadOptions
 
 EIGHT = {"device": "h100", "nodes": 1, "devices_per_node": 8}
@@ -26,8 +27,8 @@ def write(folder: Path, config: dict[str, Any]) -> str:
 
 
 def test_a_config_and_a_name_get_the_same_answer(tmp_path: Path) -> None:
-    by_file = answer(resolve(Question(source=write(tmp_path, LLAMA_3_8B), cluster=EIGHT, job={"tokens": 1e9})))
-    by_name = answer(resolve(Question(source="llama-3-8b", cluster=EIGHT, job={"tokens": 1e9})))
+    by_file = answer(decide(Question(source=write(tmp_path, LLAMA_3_8B), cluster=EIGHT, job={"tokens": 1e9})))
+    by_name = answer(decide(Question(source="llama-3-8b", cluster=EIGHT, job={"tokens": 1e9})))
     assert by_file.step == by_name.step
     assert by_file.memory.needed_bytes == by_name.memory.needed_bytes
     assert any("has the sizes of llama-3-8b" in words for words in by_file.assumptions)
@@ -38,12 +39,12 @@ def test_other_sizes_are_built_without_recording_at_the_models_own_length(
 ) -> None:
     monkeypatch.setattr(importlib.import_module("traincast.capture._huggingface"), "describe_config", None)
     source = write(tmp_path, {**LLAMA_3_8B, "num_hidden_layers": 20, "max_position_embeddings": 32_768})
-    found = resolve(Question(source=source, cluster=EIGHT, job={"tokens": 1e9}))
+    found = decide(Question(source=source, cluster=EIGHT, job={"tokens": 1e9}))
     assert found.settings["seq"] == 8192
     assert found.settings["precision"] == "bf16"
     assert any("the model takes 32,768" in words for words in found.assumptions)
     assert found.job.samples == pytest.approx(1e9 / 8192)
-    said = resolve(Question(source=source, cluster=EIGHT, workload=WorkloadOptions(seq=2048)))
+    said = decide(Question(source=source, cluster=EIGHT, workload=WorkloadOptions(seq=2048)))
     assert said.settings["seq"] == 2048
 
 
@@ -73,7 +74,7 @@ def test_the_sizes_of_these_describe_every_parameter(kind: str) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     options = WorkloadOptions(**sizes, seq=128, batch=1, precision="bf16")
-    found = resolve(
+    found = decide(
         Question(source=kind, workload=options, cluster={"device": "h100", "nodes": 1, "devices_per_node": 1})
     )
     counted = sum(parameter.numel() for parameter in model.parameters())

@@ -1,19 +1,22 @@
 """Collectives by the bytes that must cross the slowest link: no algorithm can do with less time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from builders import make_cluster, make_device, make_matmul
-from traincast.cost._collectives import LinkConstants, Pipelined, Transport
-from traincast.cost._routes import MAX_EXACT_DEVICES
+from traincast.cost._collectives import Pipelined
+from traincast.cost._routes import CONSTANTS, Transport
 from traincast.cost._stack import price_op
 from traincast.spec import Cluster, Collective, Estimate, Link, NodeGroup, Stack
 
 SIZE = 4e9
-IDEAL = LinkConstants(
-    launch_s=0.0, pipeline=0.0, local_copy=0.0, exchange_copy=0.0, in_switch_gain=1.0,
-    transports={name: Transport(efficiency=1.0) for name in LinkConstants().transports},
+IDEAL = replace(
+    CONSTANTS,
+    launch_s=0.0, pipeline=0.0, local_copy=0.0, exchange_copy=0.0, in_switch_gain=1.0, step_s=0.0, fill=0.0, long_step_s=0.0,
+    long_hop_s=0.0, pair_gain=1.0, exchange_start_s=0.0, switch_start_s=0.0,
+    transports={name: Transport(efficiency=1.0, log_sigma=0.3) for name in CONSTANTS.transports},
 )  # fmt: skip
 """Links that reach their nominal rate, so that times can be written down."""
 
@@ -96,8 +99,8 @@ def test_latency_is_paid_on_every_hop_of_a_ring() -> None:
 
 def test_the_interval_of_a_long_message_is_what_left_out_machines_showed() -> None:
     sigma = 0.25
-    constants = LinkConstants(
-        transports={name: Transport(efficiency=1.0, log_sigma=sigma) for name in LinkConstants().transports}
+    constants = replace(
+        CONSTANTS, transports={name: Transport(efficiency=1.0, log_sigma=sigma) for name in CONSTANTS.transports}
     )
     task = Collective(kind="all_reduce", num_bytes=1e12, axis="data", num_ranks=4, stride=1, phase="gradient")
     found = Pipelined(constants=constants).estimate(task, one_node(4))
@@ -125,13 +128,13 @@ def test_a_large_cluster_of_unequal_networks_is_as_slow_as_its_slowest() -> None
     def large(*rates: float) -> float:
         groups = tuple(
             NodeGroup(
-                device=make_device(), num_nodes=2 * MAX_EXACT_DEVICES // 8, devices_per_node=8,
+                device=make_device(), num_nodes=2 * CONSTANTS.most_exact_devices // 8, devices_per_node=8,
                 intra=Link(name="i", bytes_per_s=1e15, latency_s=0.0, transport="nvlink"),
                 inter=Link(name=f"n{rate}", bytes_per_s=rate, latency_s=0.0, transport="infiniband"),
             )
             for rate in rates
         )  # fmt: skip
-        return seconds("all_reduce", Cluster(name="mixed", groups=groups), ranks=4 * MAX_EXACT_DEVICES)
+        return seconds("all_reduce", Cluster(name="mixed", groups=groups), ranks=4 * CONSTANTS.most_exact_devices)
 
     assert large(1e9, 1e11) == pytest.approx(large(1e9, 1e9), rel=0.01)
     assert large(1e11, 1e9) == pytest.approx(large(1e9, 1e9), rel=0.01)
@@ -170,8 +173,6 @@ def test_devices_of_a_node_share_the_memory_of_its_host(devices: int) -> None:
 
 
 def test_a_synchronous_step_waits_for_the_slowest_node() -> None:
-    from dataclasses import replace
-
     from traincast.cost._sync import slowest_speed
 
     group = make_cluster().groups[0]

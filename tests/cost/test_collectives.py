@@ -8,15 +8,11 @@ from hypothesis import strategies as st
 from builders import make_cluster
 from traincast.catalog import cluster, link
 from traincast.cost._collectives import (
-    LONGEST_RING,
-    PLAIN_RANKS,
-    TRANSPORT_CONSTANTS,
-    LinkConstants,
     Pipelined,
     Route,
     find_route,
 )
-from traincast.cost._routes import HYBRID_CUBE, describe_links, part_replicas
+from traincast.cost._routes import CONSTANTS, describe_links, part_replicas
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Collective, Domain, Link
 from traincast.spec._hardware import NETWORKS, TRANSPORTS
@@ -57,7 +53,7 @@ def seconds(kind: str, num_bytes: float, cluster: Cluster, **changes: int) -> fl
 
 
 def test_every_transport_has_constants_and_no_more() -> None:
-    assert set(TRANSPORT_CONSTANTS) == set(TRANSPORTS)
+    assert set(CONSTANTS.transports) == set(TRANSPORTS)
 
 
 @given(kind=kinds, small=sizes, factor=st.floats(1.0, 100.0), nodes=st.integers(1, 64), carrier=networks)
@@ -106,7 +102,7 @@ def test_ten_times_the_latency_of_a_link_is_seen(kind: str, nodes: int) -> None:
         intra=Link(name="i", bytes_per_s=3e11, latency_s=1e-5, transport="nvswitch"),
         inter=Link(name="n", bytes_per_s=5e10, latency_s=5e-5, transport="infiniband"),
     )
-    assert seconds(kind, 1e6, far) > 1.5 * seconds(kind, 1e6, build(nodes=nodes))
+    assert seconds(kind, 1e6, far) > 1.25 * seconds(kind, 1e6, build(nodes=nodes))
 
 
 @given(kind=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), size=sizes, nodes=st.integers(1, 200),
@@ -146,7 +142,7 @@ def test_gathering_and_scattering_together_cost_about_a_reduction() -> None:
 
 def _latency(kind: str, nodes: int, transport: str = "infiniband") -> float:
     inter = Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport=transport)
-    tiny = replace(MODEL, constants=LinkConstants(pipeline=0.0, launch_s=0.0))
+    tiny = replace(MODEL, constants=replace(CONSTANTS, pipeline=0.0, launch_s=0.0))
     return tiny.seconds(kind, 1e-6, route_of(build(per_node=1, nodes=nodes, inter=inter), kind=kind))
 
 
@@ -158,26 +154,55 @@ def test_rings_grow_with_the_nodes_and_trees_with_their_logarithm() -> None:
     assert some - few < _latency("all_reduce", 2)
 
 
-def test_every_step_of_a_ring_is_a_message_on_each_link_between_nodes() -> None:
-    """With eight ranks in a node seven hops of eight are fast, but the eighth carries as many steps as there are ranks."""
-    inter = Link(name="n", bytes_per_s=5e10, latency_s=5e-6, transport="infiniband")
-    tiny = replace(MODEL, constants=LinkConstants(pipeline=0.0, launch_s=0.0))
-    few, many = (
-        tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8, nodes=n, inter=inter), kind="all_gather"))
-        for n in (2, 16)
+def test_a_ring_has_a_network_hop_for_every_node_and_short_hops_inside() -> None:
+    """With eight ranks in a node seven hops of eight are fast: a far network costs one latency for each node, not each rank."""
+    tiny = replace(MODEL, constants=replace(CONSTANTS, pipeline=0.0, launch_s=0.0))
+    near, far = (
+        tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8, nodes=16, inter=inter), kind="all_gather"))
+        for inter in (Link(name="n", bytes_per_s=5e10, latency_s=by, transport="infiniband") for by in (5e-6, 1.05e-4))
     )
-    assert many / few == pytest.approx(127 / 15, rel=0.01)
-    # A chunk that others are before takes 10 us: 5 of the wire and 5 of software.
-    assert many == pytest.approx(127 * 1e-5, rel=0.01)
-    # Links inside a node have no such messages.
-    inside = tiny.seconds("all_gather", 1e-6, route_of(build(per_node=8), kind="all_gather"))
-    assert inside < 7 * 1e-5 / 2
+    assert far - near == pytest.approx(16 * 1e-4, rel=0.02)
 
 
-def test_very_long_rings_and_tori_are_not_walked_node_by_node() -> None:
-    assert _latency("all_gather", 4 * LONGEST_RING) < 3.1 * _latency("all_gather", LONGEST_RING)
+def test_long_messages_take_slower_steps_at_the_full_rate_and_short_ones_quick_steps() -> None:
+    route = route_of(build(per_node=8, nodes=16), kind="all_gather")
+    names = [MODEL.choose("all_gather", size, route)[0] for size in (1e3, 1e7, 1e10)]
+    assert names == ["LL ring", "LL128 ring", "ring"]
+    assert MODEL.choose("all_reduce", 1e10, route, "tree")[0] == "tree"
+
+
+def test_a_torus_is_not_walked_node_by_node() -> None:
     torus = build(per_node=64, intra=Link(name="t", bytes_per_s=3e11, latency_s=1e-6, transport="ici"))
     assert seconds("all_gather", 1e3, torus) < seconds("all_gather", 1e3, build(per_node=64)) / 2
+
+
+@given(kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), size=st.floats(1e4, 1e10),
+       nodes=st.integers(2, 128), per_node=st.sampled_from([1, 4, 8]), ports=st.integers(1, 8))  # fmt: skip
+def test_latency_rate_and_adapters_of_a_network_each_matter(
+    kind: str, size: float, nodes: int, per_node: int, ports: int
+) -> None:
+    inter = Link(name="n", bytes_per_s=ports * 2.5e10, latency_s=5e-6, transport="infiniband", num_ports=ports)
+    far = replace(inter, latency_s=5e-5)
+    more = replace(inter, bytes_per_s=(ports + 1) * 2.5e10, num_ports=ports + 1)
+    usual, late, wide = (
+        seconds(kind, size, build(nodes=nodes, per_node=per_node, inter=one)) for one in (inter, far, more)
+    )
+    assert wide <= usual < late
+    long, wider = (seconds(kind, 1e10, build(nodes=nodes, per_node=per_node, inter=one)) for one in (inter, more))
+    assert wider < long
+
+
+def test_a_pair_of_a_large_group_has_one_channel_between_nodes() -> None:
+    """Measured with send and receive on two clusters: 43 GB/s with 16 ranks, 15 GB/s with 128 and more."""
+    inter = Link(name="n", bytes_per_s=4e11, latency_s=5e-6, transport="infiniband", num_ports=8)
+    times = [seconds("send_recv", 1e10, build(nodes=nodes, per_node=8, inter=inter)) for nodes in (2, 4, 16, 64)]
+    assert times[0] == times[1] < times[2] == times[3]
+
+
+@given(kind=st.sampled_from(["all_gather", "reduce_scatter"]), shard=st.floats(1e3, 1e8), nodes=st.integers(3, 128))
+def test_more_nodes_with_the_same_shard_for_each_rank_are_never_faster(kind: str, shard: float, nodes: int) -> None:
+    few, many = (seconds(kind, shard * 8 * n, build(nodes=n, per_node=8)) for n in (nodes, nodes + 1))
+    assert many >= few
 
 
 def sockets(*, per_node: int, nodes: int, bytes_per_s: float = 6.25e9) -> Cluster:
@@ -185,12 +210,15 @@ def sockets(*, per_node: int, nodes: int, bytes_per_s: float = 6.25e9) -> Cluste
     return build(per_node=per_node, nodes=nodes, inter=inter)
 
 
-def test_every_link_of_a_ring_of_sockets_carries_what_a_rank_sends() -> None:
-    one_each, four_each = (seconds("all_reduce", 1e9, sockets(per_node=n, nodes=2)) for n in (1, 4))
-    assert four_each / one_each == pytest.approx((7 / 8) / (1 / 2), rel=0.05)
+def test_no_all_reduce_between_nodes_beats_the_line() -> None:
+    line = 1.25e9
+    for nodes in (2, 3, 4, 16):
+        for per_node in (1, 4):
+            found = seconds("all_reduce", 1e9, sockets(per_node=per_node, nodes=nodes, bytes_per_s=line))
+            assert found > 2 * (1 - 1 / nodes) * 1e9 / line
 
 
-def test_two_nodes_follow_the_same_rule_as_more() -> None:
+def test_two_nodes_and_more_follow_one_rule() -> None:
     two, three, four = (seconds("all_reduce", 1e9, sockets(per_node=1, nodes=n)) for n in (2, 3, 4))
     assert two / (1 / 2) == pytest.approx(three / (2 / 3), rel=0.05)
     assert three / (2 / 3) == pytest.approx(four / (3 / 4), rel=0.05)
@@ -213,7 +241,7 @@ def test_a_slow_line_hides_the_copies_of_the_cores_that_feed_it() -> None:
 def test_eight_ranks_of_a_cube_mesh_use_all_links_and_two_only_one() -> None:
     cluster = build(per_node=8, intra=link("nvlink2-hybrid-cube-mesh"))
     assert seconds("all_reduce", 1e9, cluster, num_ranks=2) > 2 * seconds("all_reduce", 1e9, cluster)
-    assert HYBRID_CUBE[8] == 1
+    assert CONSTANTS.hybrid_cube["8"] == (6.0, 6.0)
 
 
 def test_two_of_eight_devices_that_are_joined_pair_by_pair_have_one_seventh_of_their_links() -> None:
@@ -239,7 +267,7 @@ def test_devices_without_peer_access_share_what_their_host_copies() -> None:
 
 def test_switches_add_for_more_than_a_few_ranks() -> None:
     adding = replace(link("nvswitch-h100"), reduces=True)
-    for ranks, wanted in ((2 * PLAIN_RANKS, "in-switch"), (PLAIN_RANKS, "ring")):
+    for ranks, wanted in ((2 * CONSTANTS.plain_ranks, "in-switch"), (CONSTANTS.plain_ranks, "ring")):
         assert MODEL.choose("all_reduce", 1e9, route_of(build(per_node=ranks, intra=adding)))[0] == wanted
     plain = build(per_node=8, intra=replace(adding, reduces=False))
     assert MODEL.choose("all_reduce", 1e9, route_of(plain))[0] == "ring"
@@ -267,22 +295,15 @@ def test_a_reduction_over_two_p5_nodes_takes_what_aws_published() -> None:
     assert seconds("all_reduce", 1 << 10, cluster) == pytest.approx(69e-6, rel=0.35)
 
 
-def test_an_unknown_transport_is_said_and_the_interval_covers_the_other() -> None:
+def test_an_unknown_transport_is_said() -> None:
     task = Collective(kind="all_reduce", num_bytes=1e8, axis="data", num_ranks=2, stride=1, phase="gradient")
     inter = Link(name="50 Gb/s", bytes_per_s=6.25e9, latency_s=2e-5)
     cluster = build(per_node=1, nodes=2, inter=inter)
     (note,) = describe_links(cluster)
     assert "sockets is assumed" in note
     assert "infiniband" in note
-    guess = MODEL.estimate(task, cluster)
-    for transport in ("sockets", "infiniband"):
-        known = build(per_node=1, nodes=2, inter=replace(inter, transport=transport))
-        assert guess.low_s <= MODEL.estimate(task, known).seconds <= guess.high_s
-        assert describe_links(known) == ()
-    known = build(per_node=1, nodes=2, inter=replace(inter, transport="sockets"))
-    told = MODEL.estimate(task, known)
-    assert guess.high_s / guess.low_s > told.high_s / told.low_s
-    assert guess.ground == "bound"
+    assert MODEL.estimate(task, cluster).ground == "bound"
+    assert describe_links(build(per_node=1, nodes=2, inter=replace(inter, transport="sockets"))) == ()
 
 
 def test_a_transport_is_one_of_those_we_know() -> None:
@@ -361,29 +382,6 @@ def test_kernels_beside_a_collective_lose_something_and_never_more_on_a_faster_l
         return found.slowdown * found.seconds
 
     assert lost_s(rate * faster) <= lost_s(rate) * (1 + 1e-9)
-
-
-def test_what_a_collective_takes_from_kernels_can_be_left_out() -> None:
-    cluster = make_cluster(nodes=1, devices_per_node=8)
-    task = Collective(
-        kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=8, stride=1, phase="gradient", overlapped=True
-    )
-    assert Pipelined(constants=LinkConstants(overlap_slowdown=0.0)).estimate(task, cluster).slowdown == 0.0
-
-
-def test_a_ring_of_boards_below_two_sockets_has_half_of_the_rate_without_bridges() -> None:
-    def rate(num_devices: int, *, bridge_bytes_per_s: float | None = None) -> float:
-        bus = Link(name="bus", bytes_per_s=3.15e10, latency_s=1.5e-6, transport="pcie")
-        cluster = build(per_node=num_devices, intra=bus)
-        board = replace(cluster.groups[0].device, link_bytes_per_s=bridge_bytes_per_s)
-        cluster = replace(cluster, groups=(replace(cluster.groups[0], device=board),))
-        task = Collective(
-            kind="all_reduce", num_bytes=1e9, axis="data", num_ranks=num_devices, stride=1, phase="gradient"
-        )
-        return 2 * (1 - 1 / num_devices) * task.num_bytes / Pipelined().estimate(task, cluster).seconds
-
-    assert rate(8) == pytest.approx(rate(4) / 2, rel=0.2)
-    assert rate(8, bridge_bytes_per_s=3e11) == pytest.approx(rate(4, bridge_bytes_per_s=3e11), rel=0.2)
 
 
 def test_weights_gathered_by_a_compiled_program_are_not_copied_once_more() -> None:

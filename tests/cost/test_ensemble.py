@@ -12,21 +12,11 @@ import pytest
 from tests.builders import make_mlp
 from traincast import catalog
 from traincast.catalog._workloads import workload
-from traincast.cost import (
-    MEMBERS,
-    Blend,
-    Correction,
-    Ensemble,
-    KindTable,
-    NodeNetwork,
-    Pricing,
-    classes_of,
-    describe_nodes,
-    load_ensemble,
-    mean_factors,
-)
+from traincast.certainty._arbitrate import prefer_reuse
+from traincast.cost import Correction, Ensemble, Pricing, describe_nodes
+from traincast.cost._interaction.ensemble import MEMBERS, Blend, KindTable, NodeNetwork, load_ensemble, mean_factors
+from traincast.cost._interaction.nodes import classes_of
 from traincast.forecast import Engine
-from traincast.forecast._arbitrate import prefer_reuse
 from traincast.lower import lower
 from traincast.spec import Graph, Job, Parallelism, Stage
 
@@ -75,7 +65,7 @@ def correct(graph: Graph) -> Correction:
 def test_zeroed_weights_change_the_forecast_of_a_gpu() -> None:
     graph = resnet()
     assert step_s(graph, load_ensemble()) == Engine().forecast(
-        Job(graph=graph), catalog.cluster(device="rtx-3090", devices_per_node=1), Parallelism()
+        Job(graph=graph, stack=catalog.stack("pytorch")), catalog.cluster(device="rtx-3090", devices_per_node=1), Parallelism()
     ).step.seconds  # fmt: skip
     assert step_s(graph, zeroed()) == step_s(graph, None)
     assert step_s(graph, load_ensemble()) != step_s(graph, None)

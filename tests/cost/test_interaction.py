@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from research.fits.interaction.network import Example, Training, fit_network
+from research.fits.interaction.network import Example, Training, fit_network, inputs_of, turned
+from research.fits.weights import save_network
 from tests.builders import make_cluster, make_mlp
 from traincast import catalog
-from traincast.cost._interaction import Interacting, Network, load_network, save_network
+from traincast.cost._interaction import Interacting, Network, load_network
 from traincast.cost._interaction.features import NUMERIC, SORTS, Flow, Neighbourhood, describe
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
@@ -140,7 +141,7 @@ def test_a_flow_turned_is_its_transpose() -> None:
     origins, ends = random.integers(0, 6, 15), random.integers(0, 6, 15)
     flow = Flow.mean(origins, ends, size=6)
     left, right = random.normal(size=(6, 2)), random.normal(size=(6, 2))
-    assert float((flow.apply(left) * right).sum()) == pytest.approx(float((left * flow.turned().apply(right)).sum()))
+    assert float((flow.apply(left) * right).sum()) == pytest.approx(float((left * turned(flow).apply(right)).sum()))
 
 
 def test_the_hand_written_gradient_is_that_of_the_loss() -> None:
@@ -151,7 +152,8 @@ def test_the_hand_written_gradient_is_that_of_the_loss() -> None:
     seen = room._join([example.seen for example in some])
     start = room._begin(seen, chosen)
     batch = room._Batch(
-        inputs=start.inputs(seen), nearness=start.nearness(seen), flows=room._flows(some), spent=seen.seconds * seen.counts,
+        inputs=room.inputs_of(start, seen), nearness=start.nearness(seen), flows=room._flows(some),
+        spent=seen.seconds * seen.counts,
         owner=np.repeat(np.arange(2), [example.seen.num_tasks for example in some]),
         log_seconds=np.log([example.seconds for example in some]),
     )  # fmt: skip
@@ -215,31 +217,15 @@ def test_it_costs_a_small_part_of_a_forecast(network: Network) -> None:
 
     run(wrapped)
     times = [(run(base), run(wrapped)) for _ in range(5)]
-    # A ratio, and the best of five of each: absolute times mean nothing on a shared machine. The bound is loose on purpose;
-    # research/studies/interaction.py measures it.
+    # A ratio, and the best of five of each: absolute times mean nothing on a shared machine. The bound is loose on purpose.
     assert min(after for _, after in times) < 2.0 * min(before for before, _ in times)
-
-
-def test_dense_and_listed_neighbours_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = see(128)
-    state = np.random.default_rng(0).normal(size=(seen.num_tasks, 3))
-    dense = seen.gather()(state)
-    monkeypatch.setattr("traincast.cost._interaction.features.DENSE", 0)
-    assert seen.gather()(state) == pytest.approx(dense)
 
 
 def test_looked_up_first_weights_are_the_product_with_ones_and_zeros(network: Network) -> None:
     seen = see(128)
     assert network._enter(seen) == pytest.approx(
-        network.inputs(seen) @ network.weights["in"] + network.weights["in_bias"]
+        inputs_of(network, seen) @ network.weights["in"] + network.weights["in_bias"]
     )
-
-
-def test_small_and_large_stages_hear_the_same_neighbours() -> None:
-    seen = see(128)
-    state = np.random.default_rng(0).normal(size=(seen.num_tasks, 3))
-    listed = np.concatenate([state, *(flow.apply(state) for flow in seen.flows())], axis=1)
-    assert seen.gather()(state) == pytest.approx(listed)
 
 
 def test_a_corrected_collective_still_slows_the_kernels_beside_it(network: Network) -> None:

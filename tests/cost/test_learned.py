@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
-from traincast.cost._learned import Learned, load_learned, read_safetensors, write_safetensors
-from traincast.cost._operators.kernels import reuse_shares
+from traincast.cost._kernels import reuse_shares
+from traincast.cost._learned import Learned, load_learned
 from traincast.errors import InvalidInput
+from traincast.files import read_safetensors, write_safetensors
 from traincast.spec import KINDS, Op
 
 SAMPLES: dict[str, dict[str, int | str | bool]] = {

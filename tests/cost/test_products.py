@@ -11,11 +11,11 @@ from traincast.catalog import device as find_device
 from traincast.catalog import workload
 from traincast.cost._alignment import warn_alignment
 from traincast.cost._attention import AttentionShape, mean_keys, time_attention
+from traincast.cost._bounds import UNKNOWN, find_silicon, name_unknown_silicon
 from traincast.cost._laws import load_laws
 from traincast.cost._learned import load_learned
 from traincast.cost._pricing import mark_software
-from traincast.cost._products import BOOST, ProductShape, easy_gain, held_share, time_groups, time_products
-from traincast.cost._silicon import find_silicon, name_unknown_silicon
+from traincast.cost._products import CONSTANTS, ProductShape, easy_gain, held_share, time_groups, time_products
 from traincast.errors import InvalidInput
 from traincast.lower import lower
 from traincast.spec import Device, Op, Parallelism, Stack
@@ -183,7 +183,7 @@ def test_the_backward_pass_of_attention_is_priced_apart() -> None:
 @given(device=devices, seed=st.integers(0, 10_000))
 def test_products_and_attention_stay_below_the_peak_of_their_units(device: Device, seed: int) -> None:
     laws = load_laws()
-    peak = device.matrix_flop_per_s["bf16"] * (BOOST if easy_gain(device, "bf16", 0.9) > 1 else 1.0)
+    peak = device.matrix_flop_per_s["bf16"] * (CONSTANTS.boost if easy_gain(device, "bf16", 0.9) > 1 else 1.0)
     shape = some_products(seed)
     flop = 2.0 * shape.batch * shape.m * shape.n * shape.k
     assert (flop / time_products(laws.half, shape, device, "bf16", lone=True).seconds <= peak).all()
@@ -242,7 +242,7 @@ def test_streams_of_halves_with_short_vectors_lose_more_where_memory_is_fast_bes
     plain = Op(
         name="a", kind="elementwise", flop=numel, bytes_read=4.0 * numel, bytes_written=2.0 * numel, dtype="fp16", attrs=attrs
     )  # fmt: skip
-    (short,) = mark_software((plain,), replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True)))
+    (short,) = mark_software((plain,), replace(Stack(), kernels=("short_vectors",)))
     lost = {}
     for name in ("rtx-4090", "a100-sxm4-40g", "a100-sxm4-80g"):
         seconds = load_learned().predict([plain, short], find_device(name)).seconds
@@ -255,7 +255,7 @@ def test_rows_of_tables_in_half_precision_have_the_least_in_flight() -> None:
     rows = Op(
         name="e", kind="embedding", flop=0.0, bytes_read=2.0**27, bytes_written=2.0**27, dtype="fp16", attrs=attrs
     )
-    stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
+    stack = replace(Stack(), kernels=("short_vectors",))
     for phase, slower in (("forward", True), ("backward", False)):
         plain = replace(rows, phase=phase)
         (short,) = mark_software((plain,), stack)
@@ -264,7 +264,7 @@ def test_rows_of_tables_in_half_precision_have_the_least_in_flight() -> None:
 
 
 def test_only_streams_of_half_precision_have_short_vectors() -> None:
-    stack = replace(Stack(), kernels=replace(Stack().kernels, short_vectors=True))
+    stack = replace(Stack(), kernels=("short_vectors",))
     wide = Op(name="a", kind="elementwise", flop=1.0, bytes_read=8.0, bytes_written=4.0, dtype="fp32",
               attrs={"function": "add", "numel": 1, "num_inputs": 2})  # fmt: skip
     assert mark_software((wide, conv_of(32)), stack) == (wide, conv_of(32))
@@ -279,7 +279,7 @@ def test_windows_of_few_channels_wait_for_l2_and_not_for_matrix_units() -> None:
 
 
 def test_few_channels_take_longer_where_no_kernel_has_narrow_tiles() -> None:
-    stack = replace(Stack(), kernels=replace(Stack().kernels, wide_tiles=True))
+    stack = replace(Stack(), kernels=("wide_tiles",))
     device = find_device("a100-sxm4-80g")
     for channels, slower in ((32, True), (64, False)):
         now = conv_of(channels)
@@ -336,7 +336,7 @@ def test_lasting_load_is_slower_than_a_lone_kernel_and_more_so_with_few_watts_pe
 
 def test_an_architecture_nobody_entered_is_named_and_widens() -> None:
     rubin = replace(find_device("b200-sxm-180g"), name="r100", architecture="Rubin")
-    assert not find_silicon(rubin).known
+    assert find_silicon(rubin) is UNKNOWN
     assert "r100" in (name_unknown_silicon(rubin) or "")
     assert name_unknown_silicon(find_device("b200-sxm-180g")) is None
     product = make_matmul(m=8192, n=8192, k=8192, dtype="bf16")
@@ -407,14 +407,14 @@ def test_odd_head_sizes_and_widths_are_warned_of_with_neighbours_that_cost_less(
     assert "140% slower" in sentence
 
 
-def test_odd_widths_cost_graphics_chips_less_than_data_centre_chips() -> None:
-    def ratio(device: str, *, batch: int) -> float:
+def test_odd_widths_cost_graphics_chips_nothing_and_data_centre_chips_twice_the_time() -> None:
+    def ratio(device: str) -> float:
         ops = [make_matmul(m=2048, n=4096, k=k, dtype="bf16") for k in (4098, 4096)]
-        ops = [replace(op, attrs={**op.attrs, "batch": batch}) for op in ops]
         odd, even = load_learned().predict(ops, find_device(device)).seconds
         return float(odd / even)
 
-    assert 1.2 < ratio("rtx-3090", batch=1) < ratio("rtx-3090", batch=64) < ratio("a100-sxm4-80g", batch=1)
+    assert ratio("rtx-3090") < 1.05
+    assert ratio("a100-sxm4-80g") > 1.5
 
 
 def test_a_compiler_copies_odd_operands_where_that_is_quicker_than_an_odd_product() -> None:

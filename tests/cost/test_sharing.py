@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_device
-from traincast.cost._collectives import find_route
+from traincast.cost._routes import find_route
 from traincast.cost._sharing import Flow, share_links, share_network
 from traincast.errors import InvalidInput
 from traincast.spec import Cluster, Collective, Link, NodeGroup

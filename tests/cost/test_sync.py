@@ -4,16 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost._sync import (
-    OVERLAP_EXPONENT,
-    Synced,
-    SyncedStep,
-    clock_scale,
-    collective_seconds,
-    fit_sync,
-    price_collectives,
-)
+from traincast.cost._sync import clock_scale, collective_seconds, price_collectives
 from traincast.errors import InvalidInput
+from traincast.learn._sync_fit import Synced, SyncedStep, fit_sync
 from traincast.spec._hardware import Cluster, Device, Link, NodeGroup
 from traincast.spec._measurement import CollectiveRates
 from traincast.spec._program import Collective, Stage
@@ -105,7 +98,7 @@ def test_an_overlap_that_cannot_be_is_refused(exponent: float) -> None:
         CollectiveRates(hop_s=0.0, bytes_per_s=1e9, overlap_exponent=exponent)
 
 
-TRUTH = Synced(wall_scale=1.1, rates=replace(RATES, overlap_exponent=OVERLAP_EXPONENT))
+TRUTH = Synced(wall_scale=1.1, rates=replace(RATES, overlap_exponent=2.0))
 
 
 def steps_on(links: tuple[float, ...]) -> list[SyncedStep]:

@@ -18,7 +18,6 @@ from traincast.design import (
     next_choice,
     prediction_spread,
     random_design,
-    replan,
 )
 from traincast.errors import InvalidInput
 
@@ -191,32 +190,6 @@ def test_a_least_squares_fit_on_a_d_optimal_design_beats_random_designs_of_equal
 
     chance = [error(random_design(len(features), budget=12, seed=seed)) for seed in range(30)]
     assert error(d_optimal(features, budget=12)) < float(np.median(chance)) / 2
-
-
-def test_replanning_spends_the_budget_it_was_given_on_a_machine_slower_than_thought() -> None:
-    features = np.random.default_rng(9).normal(size=(200, 4))
-    spent: list[float] = []
-
-    def measure(row: int) -> float:
-        spent.append(3.0)
-        return 3.0
-
-    choices = list(replan(lambda: features, measure, budget=30.0, costs=[1.0] * 200))
-    assert sum(spent) <= 30.0
-    assert [choice.cost for choice in choices] == spent
-    assert len({choice.row for choice in choices}) == len(choices) == 10
-
-
-def test_replanning_stops_as_soon_as_the_target_is_met() -> None:
-    features = np.random.default_rng(9).normal(size=(50, 4))
-    done: list[int] = []
-
-    def measure(row: int) -> float:
-        done.append(row)
-        return 1.0
-
-    list(replan(lambda: features, measure, budget=math.inf, costs=[1.0] * 50, enough=lambda: len(done) == 6))
-    assert len(done) == 6
 
 
 def test_the_same_problem_gives_the_same_design() -> None:

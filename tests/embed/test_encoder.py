@@ -79,8 +79,8 @@ def test_training_lowers_the_loss_and_the_same_seed_gives_the_same_weights(tmp_p
     losses = [float(line.rsplit(" ", 1)[1]) for line in lines]
     assert losses[-1] < losses[0]
     assert all(np.array_equal(first.weights[name], again.weights[name]) for name in first.weights)
-    save_encoder(first, tmp_path / "encoder.json.gz")
-    kept = load_encoder(tmp_path / "encoder.json.gz")
+    save_encoder(first, tmp_path / "encoder.safetensors")
+    kept = load_encoder(tmp_path / "encoder.safetensors")
     assert kept.embed(graphs[0]) == pytest.approx(first.embed(graphs[0]), abs=1e-5)
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from traincast.catalog import workload
-from traincast.embed import DATA_TYPES, ON_GPUS, GpuReuse, data_type, load_encoder, load_gpu_reuse, read_gpu_reuse
+from traincast.embed import ON_GPUS, data_type, load_gpu_reuse
+from traincast.embed._encoder import load_encoder
+from traincast.embed._features import DATA_TYPES
+from traincast.embed._on_gpus import GpuReuse, read_gpu_reuse
 
 SIZE = 4
 

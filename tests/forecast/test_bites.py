@@ -8,7 +8,7 @@ import pytest
 from builders import make_cluster, make_device, make_mlp
 from traincast.catalog._workloads import workload
 from traincast.forecast import forecast
-from traincast.resources import IDLE_POWER
+from traincast.resources import power
 from traincast.spec import Cluster, Estimate, Job, Op, Parallelism, Stack, Stage
 
 
@@ -119,8 +119,8 @@ def test_energy_is_the_power_of_every_device_over_the_job(nodes: int, devices: i
     cluster = make_cluster(nodes=nodes, devices_per_node=devices, device=make_device(power_watts=watts))
     answer = forecast(Job(graph=make_mlp(), steps=100), cluster)
     busy = answer.timeline.busy_s / answer.timeline.duration_s
-    working_s = answer.job.training_s * busy
-    expected = nodes * devices * watts * (working_s + IDLE_POWER * (answer.job.total.seconds - working_s))
+    drawn = power().idle * answer.job.total.seconds + power().work * answer.job.training_s * busy
+    expected = nodes * devices * watts * drawn
     assert answer.energy_joules == pytest.approx(expected, rel=1e-6)
     assert answer.energy_joules <= nodes * devices * watts * answer.job.total.seconds
 
@@ -133,8 +133,7 @@ def test_energy_of_mixed_devices_adds_up_by_device() -> None:
     )
     mixed = forecast(Job(graph=make_mlp(), steps=10), Cluster(name="mixed", groups=groups))
     busy = mixed.timeline.busy_s / mixed.timeline.duration_s
-    working_s = mixed.job.training_s * busy
-    each = working_s + IDLE_POWER * (mixed.job.total.seconds - working_s)
+    each = power().idle * mixed.job.total.seconds + power().work * mixed.job.training_s * busy
     assert mixed.energy_joules == pytest.approx((2 * 100 + 2 * 500) * each, rel=1e-6)
 
 

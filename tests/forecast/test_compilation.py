@@ -1,7 +1,7 @@
 import pytest
 
 from builders import make_cluster, make_mlp
-from traincast.forecast._job_time import time_job
+from traincast.forecast._assemble import time_job
 from traincast.spec import Estimate, Job, JobTime
 
 STEP = Estimate(seconds=1.0, low_s=0.9, high_s=1.1)

@@ -6,9 +6,10 @@ from builders import make_cluster
 from traincast import catalog
 from traincast.catalog._stacks import stack
 from traincast.catalog._workloads import workload
-from traincast.forecast import ask, forecast
-from traincast.forecast._device_memory import watch_device
-from traincast.forecast._resolve import build_cluster
+from traincast.forecast import forecast
+from traincast.forecast._memory import watch_device
+from traincast.plan import ask
+from traincast.resolve import build_cluster
 from traincast.spec import Cluster, Graph, Job, Parallelism, Question, WorkloadOptions
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from traincast.forecast import condition
+from traincast.certainty._gaussian_process import condition
 from traincast.spec import MeasuredForecast, RunLabels
 
 SHARES = (0.8, 0.2, 0.0, 0.0, 0.0)

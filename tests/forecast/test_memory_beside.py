@@ -8,7 +8,7 @@ from traincast.catalog import cluster, plain_stack, stack, workload
 from traincast.catalog._stacks import read_stack
 from traincast.errors import InvalidInput
 from traincast.forecast import Engine, outside_bytes
-from traincast.forecast._device_memory import communicator_bytes, list_outside
+from traincast.forecast._memory import PROCESS, communicator_bytes, list_outside
 from traincast.spec import Cluster, HostMemory, Job, LogErrors, MemoryProfile, Moment, Parallelism, Stack
 
 NODE = cluster(device="a100-80g", devices_per_node=8)
@@ -31,7 +31,7 @@ def test_communicators_follow_links_groups_and_peers() -> None:
         2 * inside
     )
     few, many = (communicator_bytes(NODE, Parallelism(data=8, expert=degree), habits) - inside for degree in (2, 8))
-    assert many - few == pytest.approx(6 * habits.peer_bytes)
+    assert many - few == pytest.approx(6 * PROCESS.peer_bytes)
 
 
 def test_a_compiler_that_plans_memory_has_no_holes_and_no_buffers_outside_the_plan() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from traincast import catalog, forecast
 from traincast.catalog import stack, workload
-from traincast.forecast._certainty import (
+from traincast.certainty._certainty import (
     MEMORY,
     STEP,
     Cell,
@@ -19,10 +19,9 @@ from traincast.forecast._certainty import (
     memory_errors,
     mix_quantiles,
 )
+from traincast.certainty._interval import GIVEN_JOB
 from traincast.forecast._corrections import _keep_promise
-from traincast.forecast._job_time import DRAWN
-from traincast.forecast._narrow import GIVEN_JOB
-from traincast.resources import grounds_of
+from traincast.resources import grounds_of, power
 from traincast.spec import Forecast, Job, Narrowing, Parallelism
 
 CLUSTER = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
@@ -47,8 +46,8 @@ def test_job_cost_energy_and_resource_numbers_are_as_sure_as_the_step(name: str)
     sides = total.low_s / total.seconds, total.high_s / total.seconds
     usd, energy = answer.usd, answer.energy_range
     assert (usd.low / usd.value, usd.high / usd.value) == pytest.approx(sides, rel=1e-4)
-    assert energy.low / energy.value == pytest.approx(sides[0] * DRAWN[0], rel=1e-4)
-    assert energy.high / energy.value == pytest.approx(sides[1] * DRAWN[1], rel=1e-4)
+    assert energy.low / energy.value == pytest.approx(sides[0] * power().drawn_low, rel=1e-4)
+    assert energy.high / energy.value == pytest.approx(sides[1] * power().drawn_high, rel=1e-4)
     profile, grounds = answer.resources[0], grounds_of(answer.resources[0])
     for number, value in profile.twelve().items():
         assert profile.ranges[number][0] <= value <= profile.ranges[number][1]

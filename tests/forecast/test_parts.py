@@ -7,11 +7,11 @@ import numpy as np
 from tests.builders import make_cluster, make_mlp
 from traincast import catalog
 from traincast.catalog._workloads import workload
-from traincast.cost import MEMBERS
 from traincast.cost._interaction import Interacting, Network, load_network
+from traincast.cost._interaction.ensemble import MEMBERS
 from traincast.cost._pricing import Pricing
 from traincast.forecast import forecast
-from traincast.forecast._parts import UNKNOWING, explain_parts
+from traincast.forecast._parts import UNKNOWING, UNMEASURED, explain_parts
 from traincast.spec import Cluster, Job, Parallelism, Part
 
 
@@ -45,7 +45,7 @@ def test_layers_answer_on_a_gpu_and_the_reuse_predictor_says_why_it_does_not() -
     parts = explain(job, cluster)
     assert [name for name, part in parts.items() if part.is_answer] == ["layers"]
     assert parts["reuse"].step is None
-    assert parts["reuse"].says == "outside its range: it was measured on CPU cores, not on testium"
+    assert parts["reuse"].says == UNMEASURED
     assert parts["layers"].step is not None
     assert parts["layers"].step.seconds == forecast(job, cluster).step.seconds
 

@@ -14,8 +14,8 @@ from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast._resolve import complete_plan
 from traincast.report._document import document_forecast, format_json
+from traincast.resolve import complete_plan
 from traincast.spec import Forecast, Graph, Job, Link, Parallelism, Span
 
 PLANS = {

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from scripts import load_benchmark
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
 from traincast.errors import TraincastError
-from traincast.forecast import forecast
+from traincast.plan import forecast
 
 ROOT = Path(__file__).resolve().parents[2]
 MLPERF = ROOT.parent / "shared" / "cases" / "mlperf.parquet"
 WORKERS = ROOT.parent / "shared" / "cases" / "dp.parquet"
 MOST_ROWS = 4
-"""Of one model, evenly over the table; `python -m research.studies.rounds` asks all."""
+"""Of one model, evenly over the table."""
 TOLERANCES = {
     "transformer-lm": 0.12, "transformer-enc": 0.2, "cnn": 0.3, "detection": 0.3, "segmentation": 0.3, "speech-rnn": 0.3,
     "gnn": 0.3, "diffusion": 0.3, "recsys": 0.4,
@@ -45,14 +46,14 @@ def test_the_page_has_every_figure_with_its_source_and_tolerance() -> None:
 @pytest.mark.parametrize("family", sorted(TOLERANCES))
 @pytest.mark.skipif(not MLPERF.is_file(), reason="needs ../shared/cases/mlperf.parquet")
 def test_the_median_error_of_mlperf_results_is_within_its_tolerance(family: str) -> None:
-    """MLPerf Training v2.1 to v4.0, results of many submitters; see docs/how-to/published-figures.md."""
+    """MLPerf Training v2.1 to v4.0, results of many submitters; see research/results/published-figures.md."""
     rows = [row for row in read_rows(MLPERF) if row["family"] == family]
     assert median_error(rows, MOST_ROWS) <= TOLERANCES[family]
 
 
 @pytest.mark.skipif(not WORKERS.is_file(), reason="needs ../shared/cases/dp.parquet")
 def test_the_median_error_of_speech_with_ctc_is_within_its_tolerance() -> None:
-    """DeepSpeech 2 as Sia measured it (Jayaram Subramanya et al. 2023); see docs/how-to/published-figures.md."""
+    """DeepSpeech 2 as Sia measured it (Jayaram Subramanya et al. 2023); see research/results/published-figures.md."""
     assert median_error([row for row in read_rows(WORKERS) if row["model"] == "deepspeech2"], 16) <= 0.4
 
 

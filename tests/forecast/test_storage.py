@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from traincast.errors import InvalidInput
-from traincast.forecast import resolve
-from traincast.forecast._ask import ask
+from traincast.plan import decide
+from traincast.plan._ask import ask
 from traincast.spec import Forecast, Graph, Question, WorkloadOptions
 
 
@@ -48,7 +48,7 @@ def test_products_in_bf16_write_fp8_weights_out_first() -> None:
 def test_frozen_weights_may_lie_in_fp8_and_experts_are_frozen_too() -> None:
     plan = {"data": 8, "recompute": "full"}
     sizes = [
-        resolve(question("mixtral-8x7b", job={"regime": "lora"}, plan=plan, frozen_dtype=dtype)).job.graph.role_bytes(
+        decide(question("mixtral-8x7b", job={"regime": "lora"}, plan=plan, frozen_dtype=dtype)).job.graph.role_bytes(
             "parameter"
         )
         for dtype in (None, "fp8", "fp4")
@@ -59,16 +59,16 @@ def test_frozen_weights_may_lie_in_fp8_and_experts_are_frozen_too() -> None:
 
 def test_frozen_experts_have_no_gradients_of_their_weights() -> None:
     plan = {"data": 8, "recompute": "none"}
-    graph = resolve(question("mixtral-8x7b", job={"regime": "lora"}, plan=plan)).job.graph
+    graph = decide(question("mixtral-8x7b", job={"regime": "lora"}, plan=plan)).job.graph
     grouped = [op for op in graph.ops if op.name == "aten._grouped_mm" and op.phase == "backward"]
     assert len(grouped) == 2
 
 
 def test_weights_of_an_unknown_format_or_in_fp32_are_refused() -> None:
     with pytest.raises(InvalidInput, match="weight_dtype"):
-        resolve(question("llama-3.2-1b", plan={}, weight_dtype="fp3"))
+        decide(question("llama-3.2-1b", plan={}, weight_dtype="fp3"))
     with pytest.raises(InvalidInput, match="fp32"):
-        resolve(question("llama-3.2-1b", plan={}, weight_dtype="fp8", precision="bf16-amp"))
+        decide(question("llama-3.2-1b", plan={}, weight_dtype="fp8", precision="bf16-amp"))
 
 
 @pytest.mark.parametrize("virtual", [1, 2])
@@ -91,8 +91,8 @@ def test_with_a_pipeline_so_many_layers_of_every_stage_run_again(virtual: int) -
 def test_experts_may_be_shared_and_first_layers_dense() -> None:
     sizes: dict[str, Any] = {"arch": "mixtral", "n_layers": 4, "hidden": 1024, "heads": 8, "vocab": 32000, "experts": 8,
                                  "experts_per_token": 2, "moe_ffn": 512}  # fmt: skip
-    plain = resolve(question("", plan={}, **sizes)).job.graph.num_parameters
-    shared = resolve(question("", plan={}, **sizes, shared_experts=2)).job.graph.num_parameters
+    plain = decide(question("", plan={}, **sizes)).job.graph.num_parameters
+    shared = decide(question("", plan={}, **sizes, shared_experts=2)).job.graph.num_parameters
     assert shared - plain == 4 * 3 * 1024 * 2 * 512
-    dense = resolve(question("", plan={}, **sizes, ffn=4096, first_dense=1)).job.graph.num_parameters
+    dense = decide(question("", plan={}, **sizes, ffn=4096, first_dense=1)).job.graph.num_parameters
     assert dense - plain == 3 * 1024 * 4096 - 8 * 3 * 1024 * 512 - 8 * 1024

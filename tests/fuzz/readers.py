@@ -251,22 +251,9 @@ node = "aws-p4d.24xlarge"
 usd_per_hour = 20
 provider = "x"
 """
-SCRIPT = b"""#!/bin/bash
-#SBATCH --nodes=2 --gres=gpu:a100:4 -t 1-00:30
-#SBATCH --mem 4000M --gpus-per-node=8
-srun train.py
-"""
 CASES = b"""case_id,model,gpu,num_gpus,nodes,batch_per_gpu,precision,measured_step_s
 a,resnet50,a100-40g,4,1,32,fp32,0.1
 b,gpt2,v100,8,2,4,fp16-amp,0.2
-"""
-NCCL = b"""# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20
-./build/all_reduce_perf -b 8
-#  Rank  0 Group  0 Pid  11 on      node-1 device  0 [0x10] NVIDIA Example GPU
-#  Rank  1 Group  0 Pid  12 on      node-2 device  0 [0x10] NVIDIA Example GPU
-NCCL version 2.18.5+cuda12.2
-           8             2     float     sum      -1    20.50    0.00    0.00      0    20.25    0.00    0.00      0
-    67108864      16777216     float     sum      -1   1000.0   67.11   67.11      0    990.0   67.79   67.79    N/A
 """
 KINETO = json.dumps(
     {
@@ -299,17 +286,7 @@ LLAMA_CONFIG = json.dumps(
     }
 ).encode()  # fmt: skip
 LOGS: dict[str, tuple[str, bytes]] = {
-    "tidy-csv": (".csv", b"job_id,submit_s,num_gpus,duration_s,priority\n7,30,2,100,1\n8,40,1,,2\n"),
-    "tiresias": (".csv", b"job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n7,2,30,10,vgg,100,1\n"),
-    "helios": (".csv", b"job_id,user,vc,gpu_num,submit_time,duration\n7,u,v,2,2020-04-01 00:00:30,100\n"),
-    "philly": (".csv", b"jobid,vc,submitted_time,num_gpus,duration\n7,v,2017-10-01 00:00:00,2,100\n"),
-    "philly-log": (".json", b'[{"status": "Pass", "vc": "v", "jobid": "7", "user": "u", "submitted_time": "2017-10-07 01:11:09", '
-                   b'"attempts": [{"start_time": "2017-10-07 01:11:20", "end_time": "2017-10-07 01:12:00", '
-                   b'"detail": [{"ip": "m", "gpus": ["gpu0"]}]}]}]\n'),
-    "pai": (".csv", b"job_name,plan_gpu,inst_num,start_time,end_time\n7,50,4,0,100\n"),
-    "acme": (".csv", b"job_id,user,type,gpu_num,submit_time,start_time,end_time\n7,u,Eval,2,5,10,110\n"),
-    "itp": (".csv", b"job_id,num_gpu,submit_time,duration,ddl,model_name,iterations\n7,2,30,100,400,vgg,9\n"),
-    "sia": (".csv", b"name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,2048\n"),
+    "csv": (".csv", b"job_id,submit_s,num_gpus,duration_s,priority\n7,30,2,100,1\n8,40,1,,2\n"),
     "gavel": (".trace", b"LM (batch size 5)\tpython\tdir\t--steps\t1\t900\t2\t1\t-1.0\t30\n"),
     "swf": (".swf", b"; comment\n7 30 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1\n8 31 5 10 1 -1 -1 1 9 -1 1 3 1 1 4 1 -1 -1\n"),
     "sacct": (".txt", b"JobID|User|Account|Submit|Start|End|AllocTRES\n"
@@ -380,7 +357,7 @@ def _tidy_parquet(folder: Path) -> list[bytes]:
     import pyarrow.csv
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.csv.read_csv(io.BytesIO(LOGS["tidy-csv"][1])), folder / "l.parquet")
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(io.BytesIO(LOGS["csv"][1])), folder / "l.parquet")
     return [(folder / "l.parquet").read_bytes()]
 
 
@@ -459,7 +436,8 @@ def _given(*samples: bytes) -> Callable[[Path], list[bytes]]:
 
 def _read_job(path: Path) -> object:
     """A job file up to the workload's own recording, which is no reading."""
-    from traincast.forecast._resolve import build_cluster, build_job, complete_plan, fill_in
+    from traincast.forecast import build_job
+    from traincast.resolve import build_cluster, complete_plan, fill_in
     from traincast.spec import Question
 
     whole = fill_in(Question(source=str(path)))
@@ -468,13 +446,6 @@ def _read_job(path: Path) -> object:
     from builders import make_mlp
 
     return build_job(whole.job, make_mlp(layers=1))
-
-
-def _read_script(path: Path) -> None:
-    from traincast.plan._emit.sbatch import read_batch_script
-
-    script = read_batch_script(path)
-    _ = script.num_nodes, script.devices_per_node, script.device, script.limit_s
 
 
 def _read_cases(path: Path) -> object:
@@ -495,12 +466,6 @@ def _lazily(module: str, function: str, **options: Any) -> Callable[[Path], obje
         return getattr(__import__(module, fromlist=[function]), function)(path, **options)
 
     return read
-
-
-def _read_nccl(path: Path) -> object:
-    from traincast.store import IMPORTERS
-
-    return IMPORTERS["nccl-tests"](path)
 
 
 def _compare(path: Path) -> object:
@@ -559,6 +524,7 @@ QOS = (
     b"Name|Priority|Preempt|PreemptMode|GrpTRES|MaxTRESPU|MaxJobsPU|MaxWall\n"
     b"low|0||requeue|gres/gpu=4|||1-00:00:00\nhigh|9|low|||cpu=4|3|\n"
 )
+SINFO = b"NODELIST|GRES|CPUS|MEMORY|STATE\nn1|gpu:a100:4(S:0-1)|64|512000|mixed\nn2|gpu:4|64|512000+|idle\n"
 ASSOCIATIONS = b"Cluster|Account|User|Share|ParentName\nc|root||1|\nc|a||3|root\nc|a|u|2|\nc|b|v|parent|\n"
 RESERVATIONS = (
     b"ReservationName=fix StartTime=2024-01-01T00:00:10 EndTime=2024-01-01T01:00:00 Duration=00:59:50\n   Nodes=n[1-2] NodeCnt=2 "
@@ -583,11 +549,6 @@ kind: LocalQueue
 metadata: {name: a-local, namespace: team-a}
 spec: {clusterQueue: a}
 """
-VOLCANO = b"""kind: Queue
-apiVersion: scheduling.volcano.sh/v1beta1
-metadata: {name: v}
-spec: {weight: 3, reclaimable: true, capability: {nvidia.com/gpu: 8}}
-"""
 SPEEDS = b"workload,device,num_gpus,steps_per_s,consolidated\nvgg,a100,1,3.5,true\nvgg,a100,4,9.5,false\n"
 ASKED = {
     "forecast": {"workload": {"name": "resnet18", "batch": 8, "precision": "bf16"}, "cluster": {"device": "a100-80g", "nodes": 2,
@@ -596,7 +557,6 @@ ASKED = {
              "job": {"steps": 1000}, "global_batch": 16, "max_gpus": 4, "top": 10, "space": {"zero": [0, 1], "pipeline": [1]}},
     "fit": {"workload": {"name": "gpt2", "batch": 1}, "cluster": {"groups": [{"device": "t4", "nodes": 1}]}, "confidence": 0.9},
     "schedule": {"trace": {"synthetic": 80}, "cluster": "2x8:a100@2.5", "policies": ["fifo", "srtf"], "seed": 3},
-    "similar": {"workload": {"name": "resnet50", "batch": 4}, "count": 3},
 }  # fmt: skip
 
 
@@ -622,39 +582,33 @@ def _read_config(path: Path, *, recipe: str = "") -> object:
 
 def _read_body(path: Path) -> None:
     """A request of any route, as the service checks it before anything is computed."""
-    from traincast.service._opening import open_body
+    from traincast.service._faults import NotRecorded
+    from traincast.service._requests import BODIES, read_request
 
-    limits = {"json_depth": 40}
-    refusals = []
-    for model in ("ForecastBody", "PlanBody", "FitBody", "ScheduleBody", "SimilarBody"):
+    task = {"limits": {"json_depth": 40}, "folder": "", "models": {}}
+    refusals: list[Exception] = []
+    for kind in BODIES:
         try:
-            open_body({"model": model, "limits": limits}, path.read_bytes(), lambda *_: None)
-        except TraincastError as error:
+            read_request(task, path.read_bytes(), kind)
+        except (TraincastError, NotRecorded) as error:
             refusals.append(error)
-    if len(refusals) == 5:
-        raise refusals[0]
+    if len(refusals) == len(BODIES):
+        raise TraincastError(str(refusals[0]))
 
 
 def _answer_body(path: Path) -> bytes:
     """A forecast by HTTP from its body to its answer."""
     import dataclasses
 
-    from pydantic import ValidationError
-
-    from traincast.service._answers import answer_forecast
-    from traincast.service._bodies import ForecastBody
+    from traincast.service._answers import TASKS
+    from traincast.service._faults import NotRecorded
     from traincast.service._limits import Limits
-    from traincast.service._opening import parse_body
 
+    task = {"limits": dataclasses.asdict(Limits()), "folder": "", "models": {}, "options": ""}
     try:
-        body = ForecastBody.model_validate(parse_body(path.read_bytes(), depth=40))
-    except ValidationError as error:
-        raise TraincastError(str(error)) from error
-    request = {**body.given(), "cluster": body.cluster.table()}
-    if "name" not in request["workload"]:
-        raise TraincastError("an upload is read elsewhere")
-    limits = dataclasses.asdict(Limits())
-    return answer_forecast({"request": request, "limits": limits, "state": "", "options": ""}, b"", lambda *_: None)
+        return TASKS["forecast"](task, path.read_bytes(), lambda *_: None)
+    except NotRecorded as error:
+        raise TraincastError("an upload is read elsewhere") from error
 
 
 def _store(folder: Path) -> list[bytes]:
@@ -682,7 +636,6 @@ READERS: dict[str, Reader] = {
     "job file": Reader(read=_read_job, suffix=".toml", samples=_given(JOB)),
     "cluster table": Reader(read=_lazily("traincast.catalog._nodes", "read_cluster"), suffix=".toml", samples=_given(GROUPS)),
     "price list": Reader(read=_lazily("traincast.plan._offers", "read_offers"), suffix=".toml", samples=_given(OFFERS)),
-    "batch script": Reader(read=_read_script, suffix=".sh", samples=_given(SCRIPT)),
     "case table csv": Reader(read=_read_cases, suffix=".csv", samples=_given(CASES)),
     "case table parquet": Reader(
         read=_read_cases, suffix=".parquet", samples=_case_parquet, needs=("pyarrow",), cost=2
@@ -695,7 +648,6 @@ READERS: dict[str, Reader] = {
     ),
     "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
     "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=4),
-    "nccl-tests": Reader(read=_read_nccl, suffix=".txt", samples=_given(NCCL)),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",
         samples=_given(HF_CONFIG, LLAMA_CONFIG), needs=("torch", "transformers"), cost=4,
@@ -735,22 +687,20 @@ READERS: dict[str, Reader] = {
         read=_lazily("traincast.capture._stablehlo", "read_stablehlo"), suffix=".mlir", cost=40,
         samples=lambda folder: [(SAMPLES / "step.mlir").read_bytes()],
     ),
-    "jaxpr": Reader(
-        read=_read_source, suffix=".jaxpr", cost=20, samples=lambda folder: [(SAMPLES / "step.jaxpr").read_bytes()],
-    ),
     "price table": Reader(read=_lazily("traincast.plan", "read_prices"), suffix=".toml", samples=_given(PRICES), cost=2),
     "slurm.conf": Reader(
         read=_lazily("traincast.schedule._slurm.site", "read_site"), suffix=".conf", samples=_given(SLURM), cost=5
     ),
     "sacctmgr qos": Reader(read=_lazily("traincast.schedule._slurm.accounting", "read_qos"), suffix=".txt", samples=_given(QOS)),
+    "sinfo": Reader(read=_lazily("traincast.schedule._slurm.site", "read_sinfo"), suffix=".txt", samples=_given(SINFO)),
     "sacctmgr associations": Reader(
         read=_lazily("traincast.schedule._slurm.accounting", "read_associations"), suffix=".txt", samples=_given(ASSOCIATIONS)
     ),
     "scontrol reservations": Reader(
         read=_lazily("traincast.schedule._slurm.accounting", "read_reservations"), suffix=".txt", samples=_given(RESERVATIONS)
     ),
-    "kueue and volcano queues": Reader(
-        read=_lazily("traincast.schedule._queues.manifests", "read_queues"), suffix=".yaml", samples=_given(QUEUES, VOLCANO),
+    "kueue queues": Reader(
+        read=_lazily("traincast.schedule._manifests", "read_queues"), suffix=".yaml", samples=_given(QUEUES),
         needs=("yaml",), cost=4,
     ),
     "table of speeds": Reader(read=_lazily("traincast.schedule._speeds", "read_speeds"), suffix=".csv", samples=_given(SPEEDS)),

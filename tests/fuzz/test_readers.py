@@ -102,10 +102,9 @@ FOUND = {
         "kineto",
         b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "tid": {}}]}',
     ),
-    "nccl-tests output that is no UTF-8": ("nccl-tests", b"# all_reduce_perf \xbc\xff"),
     "a log of jobs that is no UTF-8": ("jobs kubernetes", b'{"items": [{"kind": "\xff"}]}'),
     "a log of jobs that is deeply nested": ("jobs kubernetes", b"[" * 5000 + b"]" * 5000),
-    "a cell larger than csv reads": ("jobs tidy-csv", b"job_id,submit_s,num_gpus\n" + b"x" * 200_000 + b",1,1\n"),
+    "a cell larger than csv reads": ("jobs csv", b"job_id,submit_s,num_gpus\n" + b"x" * 200_000 + b",1,1\n"),
     "endlessly many GPUs": (
         "jobs kubernetes",
         b'{"items": [{"kind": "Workload", "metadata": {"name": "w", "creationTimestamp": "2024-01-01T00:00:00Z"}, "spec":'
@@ -125,8 +124,8 @@ FOUND = {
         "scontrol reservations", b"ReservationName=a StartTime=2024-01-01T00:00:00 EndTime=2024-01-1T1 Nodes=n1\n",
     ),
     "a word of a megabyte": ("scontrol reservations", b"9" * 2**20),
-    "a queue whose spec is a number": ("kueue and volcano queues", b"kind: ClusterQueue\nspec: 1.5\n"),
-    "a queue whose name is a word": ("kueue and volcano queues", b"kind: Queue\nmetadata: true\n"),
+    "a queue whose spec is a number": ("kueue queues", b"kind: ClusterQueue\nspec: 1.5\n"),
+    "a queue whose name is a word": ("kueue queues", b"kind: Queue\nmetadata: true\n"),
     "a table of speeds with an open quote": (
         "table of speeds", b'workload,device,num_gpus,steps_per_s\n"vgg,a100,1,3\nvgg,a100,4,9.5\n',
     ),
@@ -157,7 +156,6 @@ def test_a_row_of_limits_with_more_cells_than_columns_is_read(tmp_path: Path) ->
         ("tensorflow pbtxt", "tensorflow-loop.pbtxt"),
         ("tensorflow saved model", "tensorflow-reshape.pb"),
         ("measurements csv", "measurements-digits.csv"),
-        ("jaxpr", "jaxpr-named-twice.jaxpr"),
         ("tensorflow saved model", "tensorflow-read-of-nothing.pb"),
     ],
 )

@@ -13,27 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traincast.cost import Calibrated, choose_costs
 from traincast.cost._interaction import Interacting
-from traincast.cost._sync import collective_seconds
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
 from traincast.forecast import forecast
 from traincast.learn import (
-    Calibrated,
-    Candidates,
-    Load,
+    CalibrationCandidates,
+    CalibrationLoad,
     MeasuringSetup,
-    Peaks,
-    Score,
     calibrate_machine,
     calibrations_folder,
-    choose_costs,
     choose_loads,
     expected_cost_s,
-    fit_collectives,
-    is_held_out,
-    load_calibration,
-    observed_seconds,
     operator_load,
     rates_of,
     refit,
@@ -41,6 +33,11 @@ from traincast.learn import (
     start_fit,
     to_machine_rates,
 )
+from traincast.learn._calibrations import load_calibration
+from traincast.learn._choose import DESIGNS
+from traincast.learn._fit import Peaks
+from traincast.learn._loads import is_held_out, observed_seconds
+from traincast.learn._machine import CheckScore
 from traincast.profile._operators import experiment_of
 from traincast.profile._protocol import Protocol, Running, Subject
 from traincast.spec import (
@@ -94,7 +91,7 @@ def softmax(rows: int, cols: int) -> Op:
               bytes_written=4.0 * rows * cols, attrs={"rows": rows, "cols": cols})  # fmt: skip
 
 
-def operators(seed: int, count: int) -> list[Load]:
+def operators(seed: int, count: int) -> list[CalibrationLoad]:
     random = np.random.default_rng(seed)
     ops: list[Op] = []
     for _ in range(count):
@@ -104,18 +101,18 @@ def operators(seed: int, count: int) -> list[Load]:
     return list(unique.values())
 
 
-def steps(seed: int, count: int) -> list[Load]:
+def steps(seed: int, count: int) -> list[CalibrationLoad]:
     random = np.random.default_rng(1000 + seed)
     loads = []
     for number in range(count):
         width, length = int(2 ** random.uniform(4, 9)), int(random.integers(2, 12))
         ops = (matmul(32, width, width), add(32 * width), softmax(32, width))
         experiment = Experiment(subject="step", name=f"model {seed} {number}", attrs={"batch": 32})
-        loads.append(Load(experiment=experiment, ops=ops, counts=(3 * length, 2 * length, length)))
+        loads.append(CalibrationLoad(experiment=experiment, ops=ops, counts=(3 * length, 2 * length, length)))
     return loads
 
 
-def true_seconds(load: Load, *, noise: float = 0.0, seed: int = 0) -> float:
+def true_seconds(load: CalibrationLoad, *, noise: float = 0.0, seed: int = 0) -> float:
     work = 0.0
     in_step = (STEP_COMPUTE, STEP_OVERHEAD, STEP_CALL_S, STEP_S_PER_BYTE)
     compute, overhead, call_s, fetch_s_per_byte = in_step if load.is_step else (1.0, 1.0, 0.0, 0.0)
@@ -126,7 +123,7 @@ def true_seconds(load: Load, *, noise: float = 0.0, seed: int = 0) -> float:
     return work * math.exp(noise * np.random.default_rng(zlib.crc32(f"{load.experiment.key} {seed}".encode())).normal())
 
 
-def fitted(loads: list[Load], *, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, list[Load]]:
+def fitted(loads: list[CalibrationLoad], *, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, list[CalibrationLoad]]:
     checked = steps(99, 30)
     first = start_fit([*loads, *checked], PEAKS)
     fit = refit(first, loads, [true_seconds(load, noise=noise) for load in loads])
@@ -145,7 +142,7 @@ def test_one_wild_measurement_in_ten_hardly_matters() -> None:
     seconds = [true_seconds(load) * (8.0 if index % 10 == 0 else 1.0) for index, load in enumerate(loads)]
     checked = steps(99, 30)
     fit = refit(start_fit([*loads, *checked], PEAKS), loads, seconds)
-    assert Score.of(fit.predict(checked), [true_seconds(load) for load in checked]).mean < 0.05
+    assert CheckScore.of(fit.predict(checked), [true_seconds(load) for load in checked]).mean < 0.05
 
 
 def test_without_measurements_the_prior_stands() -> None:
@@ -176,7 +173,7 @@ def test_an_operator_bound_by_arithmetic_does_not_wait_for_memory_because_others
     """Alone nothing tells the two apart, and only other kinds were seen in steps."""
     alone = [operator_load(experiment_of(dropout(numel))) for numel in (2**12, 2**14, 2**16)]
     loads = [*operators(1, 25), *steps(1, 15), *alone]
-    unseen = Load(
+    unseen = CalibrationLoad(
         experiment=Experiment(subject="step", name="with dropout"),
         ops=(matmul(32, 64, 64), dropout(2**15)),
         counts=(4, 4),
@@ -205,6 +202,17 @@ def test_more_measurements_make_the_fit_surer() -> None:
     assert (few.log_spread(checked) < first.log_spread(checked)).all()
 
 
+@pytest.mark.parametrize("method", DESIGNS)
+def test_every_design_keeps_to_its_budget_and_measures_nothing_twice(method: str) -> None:
+    loads = [*operators(3, 60), *steps(3, 40)]
+    first = start_fit(loads, PEAKS)
+    costs = [expected_cost_s(load, first, Protocol(num_rounds=3, block_s=0.03)) for load in loads]
+    chosen = choose_loads(first, loads, costs=costs, budget_s=4.0, method=method, measured=[0, 1], forbidden=[2])
+    assert 0 < sum(costs[index] for index in chosen) <= 4.0
+    assert len(set(chosen)) == len(chosen)
+    assert not {0, 1, 2} & set(chosen)
+
+
 @pytest.mark.parametrize("method", ["targeted", "d-optimal"])
 def test_a_designed_choice_tells_more_than_random_ones_of_the_same_cost(method: str) -> None:
     loads = [*operators(3, 60), *steps(3, 40)]
@@ -228,7 +236,7 @@ def test_a_designed_choice_tells_more_than_random_ones_of_the_same_cost(method: 
     assert surprise(chosen) <= float(np.median(chance))
 
 
-def fake_machine(loads: list[Load]) -> list[Subject]:
+def fake_machine(loads: list[CalibrationLoad]) -> list[Subject]:
     """Subjects that do nothing; their blocks are replaced by the durations of the made-up machine."""
     return [Subject(experiment=load.experiment, prepare=lambda: Running(run=lambda: None)) for load in loads]
 
@@ -254,7 +262,7 @@ def test_the_whole_loop_plans_measures_keeps_fits_and_checks(tmp_path: Path, mon
 
     monkeypatch.setattr(room, "measure", measure)
     monkeypatch.setattr(room, "anchors", lambda: operators(5, 1))
-    candidates = Candidates(loads=(*operators(1, 30), *steps(1, 20)), held_out=tuple(steps(99, 12)))
+    candidates = CalibrationCandidates(loads=(*operators(1, 30), *steps(1, 20)), held_out=tuple(steps(99, 12)))
     by_key.update({load.experiment.key: load for load in [*candidates.loads, *candidates.held_out, *operators(5, 1)]})
     with Store(tmp_path / "m.db") as store:
         outcome = calibrate_machine(candidates, fake_setup(store), name="made-up", budget_s=60.0)
@@ -284,7 +292,7 @@ def test_a_budget_that_the_first_plan_overran_ends_the_calibration(
     monkeypatch.setattr(room, "measure", measure)
     monkeypatch.setattr(room, "anchors", lambda: operators(5, 1))
     monkeypatch.setattr(room.time, "monotonic", lambda: float(next(clock)))
-    candidates = Candidates(loads=(*operators(1, 10), *steps(1, 5)), held_out=tuple(steps(99, 3)))
+    candidates = CalibrationCandidates(loads=(*operators(1, 10), *steps(1, 5)), held_out=tuple(steps(99, 3)))
     with Store(tmp_path / "m.db") as store:
         outcome = calibrate_machine(candidates, fake_setup(store), name="late", budget_s=40.0)
     assert outcome.measuring_s >= 40.0
@@ -386,25 +394,6 @@ def test_a_forecast_priced_by_a_calibration_is_the_step_it_fitted() -> None:
     throttled = Cluster(name="c", groups=(replace(group, speed=0.25),))
     slow = forecast(Job(graph=graph), throttled, costs=Calibrated(rates=calibration))
     assert slow.step.seconds == pytest.approx(4 * found.step.seconds)
-
-
-@given(hop_s=st.floats(1e-6, 1e-2), bytes_per_s=st.floats(1e6, 1e10))
-@settings(max_examples=40, deadline=None)
-def test_latency_and_rate_of_a_collective_are_recovered(hop_s: float, bytes_per_s: float) -> None:
-    rates = CollectiveRates(hop_s=hop_s, bytes_per_s=bytes_per_s)
-    measurements = []
-    for ranks in (2, 4):
-        for amount in (1e3, 1e5, 1e7):
-            seconds = collective_seconds(rates, num_ranks=ranks, num_bytes=amount)
-            experiment = Experiment(
-                subject="collective", name="all_reduce", attrs={"num_ranks": ranks, "num_bytes": amount}
-            )
-            block = Block(started_at="", wall_s=(seconds,))
-            measurements.append(Measurement(experiment=experiment, environment=HERE, blocks=(block,)))
-    found = fit_collectives(measurements)["all_reduce"]
-    for ranks, amount in ((3, 1e4), (8, 1e6)):
-        truth = collective_seconds(rates, num_ranks=ranks, num_bytes=amount)
-        assert collective_seconds(found, num_ranks=ranks, num_bytes=amount) == pytest.approx(truth, rel=1e-3)
 
 
 def test_a_rate_that_cannot_be_is_refused() -> None:

@@ -9,7 +9,8 @@ from builders import make_matmul
 from traincast.catalog import device as find_device
 from traincast.cost import load_learned, with_levels
 from traincast.errors import InvalidInput, UnknownName
-from traincast.learn import learn_levels, load_calibration, parse_product, read_products, save_calibration
+from traincast.learn import learn_levels, parse_product, read_products, save_calibration
+from traincast.learn._calibrations import load_calibration
 from traincast.learn._levels import MeasuredProduct, expect_product_s
 from traincast.spec import Calibration, DeviceLevel
 

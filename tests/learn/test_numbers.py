@@ -7,9 +7,11 @@ import pytest
 
 from traincast import catalog
 from traincast.accuracy import read_runs
-from traincast.forecast import Engine, label_run
-from traincast.forecast._pooling import pool_gap
-from traincast.learn import learn, load_calibration, save_calibration
+from traincast.certainty._labels import label_run
+from traincast.certainty._pooling import pool_gap
+from traincast.forecast import Engine, Shown
+from traincast.learn import learn, save_calibration
+from traincast.learn._calibrations import load_calibration
 from traincast.resources import OWN_RUNS, grounds_of
 from traincast.spec import Job, MeasuredNumbers, MeasuredRun, Parallelism, RunLabels
 
@@ -21,7 +23,7 @@ def make_run(batch: int, *, slower: float = 1.3, larger: float = 1.1, less_busy:
     """A run of a cluster that is slower, needs more memory and idles more than we think."""
     job = Job(graph=catalog.workload("resnet50", batch=batch))
     plan = Parallelism(data=16)
-    answer = ENGINE.forecast(job, CLUSTER, plan, draw=True)
+    answer = ENGINE.forecast(job, CLUSTER, plan, shown=Shown(spans=True))
     assert answer.run_utilization is not None
     twelve = answer.resources[0].twelve()
     return MeasuredRun(
@@ -40,7 +42,9 @@ def test_one_calibration_moves_step_memory_utilisation_and_network_to_what_was_m
     save_calibration(learn(runs, name="mine"), tmp_path / "mine.json")
     mine = Engine(calibration=load_calibration(tmp_path / "mine.json"))
     asked = make_run(80)
-    before, after = (each.forecast(asked.job, CLUSTER, asked.parallelism, draw=True) for each in (ENGINE, mine))
+    before, after = (
+        each.forecast(asked.job, CLUSTER, asked.parallelism, shown=Shown(spans=True)) for each in (ENGINE, mine)
+    )
     assert after.step.seconds == pytest.approx(asked.step_s, rel=0.08)
     assert before.memory.peak_bytes < after.memory.peak_bytes == pytest.approx(asked.memory_bytes, rel=0.05)
     assert sum(after.memory.by_role.values()) == pytest.approx(after.memory.peak_bytes)

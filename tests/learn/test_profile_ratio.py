@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
+from traincast.certainty._labels import label_run
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.cost._stack import with_constants
-from traincast.forecast._labels import label_run
 from traincast.forecast._tune import know_step, slow_down
 from traincast.learn._profile_ratio import choose_informative, fit_ratios
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep, fit_networks

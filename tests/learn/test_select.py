@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_cluster, make_mlp
+from traincast.certainty._gaussian_process import trust_of
+from traincast.certainty._labels import label_run
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast._corrections import IGNORE, Corrections, Novelty, StackTable, doubt, novelty_of, shares_of
-from traincast.forecast._gaussian_process import trust_of
-from traincast.forecast._labels import label_run
 from traincast.forecast._tune import know_step
 from traincast.learn._runs import keep_steps
 from traincast.learn._select import CHOICES, POOLED, Fold, choose, possible_novelties, read_scope, select, widen

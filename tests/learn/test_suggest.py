@@ -4,8 +4,8 @@ import pytest
 
 from traincast import catalog
 from traincast.catalog._workloads import workload
+from traincast.certainty._labels import label_run
 from traincast.errors import InvalidInput
-from traincast.forecast import label_run
 from traincast.learn import suggest_runs
 from traincast.spec import Job, MeasuredRun, Parallelism
 

@@ -7,9 +7,10 @@ from traincast.catalog._models.transformer import TransformerShape, build_transf
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.lower import choose_kept, fuse, leave_eager, lower, mark_autotuned
-from traincast.lower._fuse import prefers_channels_last
-from traincast.simulate import replay_memory, replay_pass
+from traincast.lower import lower
+from traincast.lower._fuse import choose_kept, fuse, leave_eager, mark_autotuned, prefers_channels_last
+from traincast.simulate import replay_memory
+from traincast.simulate._memory import replay_pass
 from traincast.spec import DYNAMIC, Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
 
 SHAPE = TransformerShape(n_layers=4, hidden=256, heads=4, vocab=1000, seq=128, dropout=0.1, activation="gelu_new")

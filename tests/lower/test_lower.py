@@ -87,6 +87,14 @@ def test_a_transformer_layer_is_reduced_twice_forward_and_twice_backward(precisi
     assert [task.phase for task in in_layers] == ["forward", "forward", "backward", "backward"]
 
 
+def test_tokens_that_a_condition_scales_stay_whole_and_are_reduced_on_the_way_back_too() -> None:
+    """A diffusion transformer shifts and scales its tokens by what a small matmul makes of the time step."""
+    program = lower(workload("dit-s-2", batch=2), Parallelism(tensor=2))
+    in_layers = [task for task, count in collectives(program, "tensor") if count > 1]
+    assert [task.phase for task in in_layers] == ["forward", "forward", "backward", "backward"]
+    assert len({task.num_bytes for task in in_layers}) == 1
+
+
 def test_sequence_parallelism_moves_the_same_bytes_and_holds_less() -> None:
     plain = lower(gpt(), Parallelism(tensor=4))
     split = lower(gpt(), Parallelism(tensor=4, sequence_parallel=True))

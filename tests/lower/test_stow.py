@@ -12,8 +12,8 @@ from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast._ask import ask
 from traincast.lower import lower
+from traincast.plan._ask import ask
 from traincast.spec import HOST, Collective, Forecast, Graph, Job, Parallelism, Program, Question, WorkloadOptions
 
 LAYERS, HIDDEN, TOKENS = 8, 512, 2 * 1024
@@ -84,13 +84,6 @@ def test_activations_that_leave_are_not_held() -> None:
     assert quick.step.seconds == pytest.approx(plain.step.seconds, rel=0.05)
 
 
-def test_packed_activations_take_half_and_cost_two_kernels_a_layer() -> None:
-    plain, packed = answer(Parallelism()), answer(Parallelism(activation_dtype="fp8"))
-    away = answer(Parallelism(offload_activations=True))
-    assert away.memory.peak_bytes < packed.memory.peak_bytes < plain.memory.peak_bytes
-    assert plain.step.seconds < packed.step.seconds < 1.6 * plain.step.seconds
-
-
 def test_drives_are_shared_by_the_devices_of_a_node() -> None:
     plan = Parallelism(data=4, zero=3, offload_optimizer=True, offload_to="nvme")
     slow, fast = answer(plan, nvme_bytes_per_s=1e9), answer(plan, nvme_bytes_per_s=2e9)
@@ -112,9 +105,7 @@ def test_sharded_weights_travel_in_the_format_asked_for() -> None:
     assert gathered(Parallelism(data=4, zero=3, gather_dtype="fp8")) == pytest.approx(plain / 2)
 
 
-def test_two_ways_to_make_room_are_refused_together() -> None:
-    with pytest.raises(IllegalPlan, match="two ways"):
-        Parallelism(offload_activations=True, activation_dtype="fp8")
+def test_state_is_offloaded_to_the_host_or_to_drives() -> None:
     with pytest.raises(IllegalPlan, match="offload_to"):
         Parallelism(offload_to="tape")
 

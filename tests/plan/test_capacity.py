@@ -68,7 +68,7 @@ def test_advice_saves_memory_and_names_its_price() -> None:
     changes = suggest_changes(pose, cluster, ALONE, batch=64)
     assert changes
     assert all(change.peak_bytes < now.memory.peak_bytes for change in changes)
-    whole_layers = next(change for change in changes if change.name == "recompute whole layers")
+    whole_layers = next(change for change in changes if change.name == "full activation checkpointing")
     assert whole_layers.seconds_ratio > 1
 
 

@@ -15,7 +15,6 @@ from traincast.errors import IllegalPlan, InvalidInput, UnknownName
 from traincast.forecast import forecast
 from traincast.plan import Candidate, Plan, job_quantile_s
 from traincast.plan._emit import EMITTERS, emit, make_recipe, slurm_flags
-from traincast.plan._emit.sbatch import parse_slurm_memory, parse_slurm_time, read_batch_script
 from traincast.plan._emit.schedulers import show_slurm_time
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the emitted YAML back")
@@ -194,41 +193,3 @@ def test_yaml_is_read_back_as_it_was() -> None:
         "i": ["p", 2.5],
     }
     assert yaml.safe_load(write_yaml(data)) == data
-
-
-@pytest.mark.parametrize("seconds", [60, 3600, 86400, 93784, 10 * 86400])
-def test_a_time_that_we_write_is_read_back(seconds: int) -> None:
-    assert parse_slurm_time(show_slurm_time(seconds)) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 5400), ("90:30", 5430), ("1:00:00", 3600), ("2-12", 216000), ("1-00:30", 88200), ("UNLIMITED", None)],
-)
-def test_times_are_read_as_sbatch_reads_them(text: str, seconds: int | None) -> None:
-    assert parse_slurm_time(text) == seconds
-
-
-def test_memory_without_a_unit_is_mebibytes_and_zero_is_everything() -> None:
-    assert parse_slurm_memory("4000") == 4000 * 2**20
-    assert parse_slurm_memory("32G") == 32 * 2**30
-    assert parse_slurm_memory("0") is None
-
-
-@pytest.mark.parametrize(
-    ("lines", "nodes", "devices", "device"),
-    [
-        (["-N2", "--gpus-per-node=h100:8"], 2, 8, "h100"),
-        (["--nodes=2-4", "--gpus=16"], 2, 8, None),
-        (["--gres=gpu"], None, 1, None),
-        (["--gres=gpu:A100:2(S:0-1)"], None, 2, "a100"),
-        (["--gres=license:3"], None, None, None),
-    ],
-)
-def test_nodes_and_devices_of_a_script(
-    tmp_path: Path, lines: list[str], nodes: int | None, devices: int | None, device: str | None
-) -> None:
-    path = tmp_path / "job.sh"
-    path.write_text("#!/bin/sh\n" + "".join(f"#SBATCH {line}\n" for line in lines))
-    script = read_batch_script(path)
-    assert (script.num_nodes, script.devices_per_node, script.device) == (nodes, devices, device)

@@ -6,21 +6,14 @@ from typing import Any
 
 import pytest
 
+from traincast.certainty._labels import label_run
 from traincast.errors import TraincastError
 from traincast.files import decode_calibration, read_json, save_calibration
-from traincast.forecast import (
-    Engine,
-    ask_in_words,
-    build_cluster,
-    fill_in,
-    forecast,
-    label_run,
-    read_calibration,
-    resolve,
-)
+from traincast.forecast import Engine
 from traincast.forecast import answer as answer_resolved
 from traincast.learn import learn
-from traincast.plan import search_plans, space_of
+from traincast.plan import decide, forecast, search_plans, space_of
+from traincast.resolve import ask_in_words, build_cluster, fill_in, read_calibration
 from traincast.spec import QUESTION_FIELDS, Calibration, MeasuredRun, Parallelism, Question
 
 WARM = Engine()
@@ -69,7 +62,7 @@ CLUSTER: dict[str, Change] = {
     "device_memory": (LANGUAGE, 1e10), "speed": (LANGUAGE, 0.5),
     "nvme_bytes_per_s": ({**LANGUAGE, "offload_optimizer": True, "offload_to": "nvme"}, 1e9),
     "host_memory_bytes": ({**LANGUAGE, "offload_optimizer": True}, 1e11), "price_per_device": (LANGUAGE, 9.0),
-    "region": (LANGUAGE, "france"),
+    "power_limit_watts": (LANGUAGE, 150.0), "region": (LANGUAGE, "france"), "nvlink_domain": ({**LANGUAGE, "nodes": 2}, 16),
 }  # fmt: skip
 PLAN: dict[str, Change] = {
     "data": ({**LANGUAGE, "devices_per_node": None, "zero": 0}, 2), "tensor": (LANGUAGE, 2), "pipeline": (LANGUAGE, 2),
@@ -84,10 +77,12 @@ PLAN: dict[str, Change] = {
     "reduce_dtype": (LANGUAGE, "bf16"), "async_tensor": ({**SPLIT, "sequence_parallel": True}, True),
     "servers": ({**LANGUAGE, "zero": 0}, 2), "asynchronous": ({**LANGUAGE, "zero": 0, "servers": 2}, True),
     "offload_optimizer": (LANGUAGE, True), "offload_weights": (LANGUAGE, True), "offload_activations": (LANGUAGE, True),
-    "offload_to": ({**LANGUAGE, "offload_optimizer": True}, "nvme"), "activation_dtype": (LANGUAGE, "fp8"),
+    "offload_to": ({**LANGUAGE, "offload_optimizer": True}, "nvme"),
     "regather": ({**LANGUAGE, "zero": 3, "nodes": 2}, 8), "table_sharding": (TABLES, "row"), "table_cache": (TABLES, 0.2),
     "table_hits": ({**TABLES, "table_cache": 0.2}, 0.5),
-    "gather_dtype": ({**LANGUAGE, "zero": 3}, "fp8"), "reshard": ({**PIPE, "zero": 3}, False),
+    "gather_dtype": ({**LANGUAGE, "zero": 3}, "fp8"), "reshard": ({**PIPE, "zero": 3, "stack": "pytorch"}, False),
+    "gather_ahead": ({**LANGUAGE, "zero": 1}, True), "async_context": ({**LANGUAGE, "context": 2}, True),
+    "context_method": ({**LANGUAGE, "context": 2}, "ulysses"),
 }  # fmt: skip
 JOB: dict[str, Change] = {
     "rampup_batch": ({**GROWING, "rampup_batch": 64}, 32), "rampup_samples": (GROWING, 1200.0),
@@ -107,7 +102,7 @@ JOB: dict[str, Change] = {
     "device_mtbf_s": ({**LANGUAGE, "checkpoint_every_steps": 10}, 1e5), "stack": (LANGUAGE, "megatron-lm"),
     "compile_s": ({**LANGUAGE, "compiled": True}, 33.0), "compiled": (LANGUAGE, True), "cuda_graphs": (LANGUAGE, True),
     "max_autotune": (LANGUAGE, True),
-    "cost_model": (LANGUAGE, "roofline"),
+    "cost_model": (LANGUAGE, "roofline"), "method": (LANGUAGE, "physics"),
     "global_batch": ({**LANGUAGE, "micro_batches": None}, 64), "epochs": ({**LANGUAGE, "steps": None, "epoch_samples": 1e3}, 2.0),
     "tokens": ({**LANGUAGE, "steps": None}, 1e6), "stack_defaults": ({**SPLIT, "stack": "megatron-lm"}, False),
     "regime": ({**PPO, "regime": None}, "grpo"), "reference": (PPO, "none"),
@@ -135,7 +130,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Three runs that took twice as long as forecast."""
     runs = []
     for batch in (1, 2, 4):
-        asked = resolve(
+        asked = decide(
             make_question({**LANGUAGE, "devices_per_node": 1, "zero": 0, "micro_batches": 1, "batch": batch})
         )
         step_s = 2 * answer_resolved(asked).step.seconds
@@ -161,7 +156,7 @@ def make_question(said: dict[str, Any]) -> Question:
 def ask(engine: Engine, question: Question) -> Any:
     """The forecast, or why there is none."""
     try:
-        asked = resolve(question)
+        asked = decide(question)
         return engine.forecast(asked.job, asked.cluster, asked.parallelism)
     except TraincastError as error:
         return f"{type(error).__name__}: {error}"
@@ -210,7 +205,7 @@ def test_a_plan_found_after_other_questions_is_answered_as_the_same_plan_asked_f
         named = {item.name: getattr(one.parallelism, item.name) for item in dataclasses.fields(Parallelism)}
         workload = replace(question.workload, batch=one.batch)
         job = {key: value for key, value in question.job.items() if key != "global_batch"}
-        same = resolve(replace(question, workload=workload, parallelism=named, job=job))
+        same = decide(replace(question, workload=workload, parallelism=named, job=job))
         assert same.parallelism == one.parallelism
         assert Engine(calibration=_reread(question)).forecast(same.job, one.cluster, one.parallelism) == one.forecast
 

@@ -13,7 +13,7 @@ def _last_ratio(**job: object) -> tuple[float, float]:
     question = Question(source="gpt2", workload=WorkloadOptions(), job={"global_batch": 64, **job})
     found = search_plans(question, TWO, top=20)
     slow = max(found.plans, key=lambda each: each.forecast.step.seconds)
-    fastest = next(each for each in highlight(found, slow) if each.title == "fastest")
+    fastest = next(each for each in highlight(found, slow) if "fastest" in each.title)
     return fastest.ratios["time"], fastest.plan.forecast.step.seconds / slow.forecast.step.seconds
 
 

@@ -89,7 +89,7 @@ def test_a_change_keeps_the_samples_of_a_step_or_says_why_it_cannot() -> None:
         assert what_if(best, REQUEST, change).after.global_batch == 16, change
     assert what_if(best, REQUEST, "price=1.0").usd_ratio < 1
     assert what_if(best, REQUEST, "steps=200").job_ratio > 1
-    with pytest.raises(IllegalPlan, match="must divide"):
+    with pytest.raises(IllegalPlan, match="cannot be split"):
         what_if(best, REQUEST, "tensor=3")
     with pytest.raises(InvalidInput, match="unknown key"):
         what_if(best, REQUEST, "colour=red")

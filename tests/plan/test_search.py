@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from builders import make_cluster, make_device, make_mlp
 from plan.models import pose_transformer
 from traincast import Job, Parallelism, catalog
+from traincast.certainty._labels import label_run
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast import forecast
-from traincast.forecast._arbitrate import load_layers
-from traincast.forecast._labels import label_run
-from traincast.forecast._resolve import build_job, choose_stack, complete_plan, fill_in, load_source, resolve
+from traincast.forecast import build_job, forecast, load_source
 from traincast.learn import learn
 from traincast.plan import SEARCHED, Limits, Space, job_quantile_s, meet_probability, plan, search_plans
 from traincast.plan._advice import advise
+from traincast.plan._ask import decide
 from traincast.plan._fit import find_fit
 from traincast.plan._search import search
 from traincast.plan._space import Shape, list_candidates
 from traincast.plan._vary import space_of
-from traincast.spec import Calibration, MeasuredRun, Question, WorkloadOptions
+from traincast.resolve import ask_in_words, choose_stack, complete_plan, fill_in
+from traincast.spec import Calibration, Environment, MachineRates, MeasuredRun, Question, Rates, WorkloadOptions
 
 CLUSTERS = (catalog.cluster("aws-p4d.24xlarge", nodes=1), catalog.cluster("aws-p3.16xlarge", nodes=1))
 
@@ -250,7 +250,7 @@ def test_what_runs_have_taught_reaches_plans_and_fits() -> None:
     calibration = learn([run, run], name="core")
     (best,) = plan(job, cluster, space=Space(global_batch=32, recompute=("none",)), calibration=calibration)
     assert best.forecast == forecast(job, cluster, best.parallelism, calibration=calibration)
-    assert best.forecast.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.02)
+    assert best.forecast.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.05)
     fit = find_fit(
         lambda batch, seq, plan: Job(graph=make_mlp(batch=batch)), cluster, Parallelism(), batch=32, seq=None,
         confidence=0.9, calibration=calibration,
@@ -259,7 +259,10 @@ def test_what_runs_have_taught_reaches_plans_and_fits() -> None:
 
 
 def test_a_calibration_reaches_plans_fits_and_advice() -> None:
-    calibration = Calibration(name="core", machine=load_layers())
+    rates = Rates(flop_per_s=1e10, bytes_per_s=5e9, overhead_s=5e-6, log_spread=0.3, num_measurements=1)
+    here = Environment(device="core", settings={"threads": 1})
+    machine = MachineRates(name="core", environment=here, rates={"matmul": rates}, fallback=rates)
+    calibration = Calibration(name="core", machine=machine)
     job = Job(graph=make_mlp(), steps=10)
     cluster = make_cluster(devices_per_node=1, device=make_device(name=calibration.name))
     space = Space(global_batch=32, recompute=("none",))
@@ -290,7 +293,7 @@ def test_a_plan_that_is_found_is_answered_as_the_same_plan_asked_for(stack: str 
         named = {item.name: getattr(one.parallelism, item.name) for item in fields(Parallelism)}
         # Recomputation is named in the stack's own words; these mean the same in both.
         same = replace(asked, workload=replace(asked.workload, batch=one.batch), parallelism=named)
-        again = resolve(replace(same, cluster={"node": "aws-p4d.24xlarge", "nodes": 1}))
+        again = decide(replace(same, cluster={"node": "aws-p4d.24xlarge", "nodes": 1}))
         assert again.parallelism == one.parallelism
         assert forecast(again.job, one.cluster, one.parallelism) == one.forecast
     for one in list_candidates(space, CLUSTERS[0], Shape.of(load_source("gpt2", WorkloadOptions(batch=2)))):
@@ -298,3 +301,18 @@ def test_a_plan_that_is_found_is_answered_as_the_same_plan_asked_for(stack: str 
         completed = complete_plan(said, num_devices=8, stack=choose_stack(replace(asked, parallelism=said)))
         if said["recompute"] == completed.recompute:
             assert completed == one.parallelism
+
+
+def test_a_search_whose_time_is_out_gives_the_best_so_far() -> None:
+    question = ask_in_words("gpt2-xl", "8xa100-80g", global_batch=64)
+    cluster = decide(question).cluster
+    found = search_plans(question, cluster, limits=Limits(search_s=1e-3))
+    assert found.stopped == "out of time"
+    assert len(found.plans) >= 1
+
+
+def test_the_first_plan_is_dominated_by_none_of_its_table() -> None:
+    question = ask_in_words("gpt2", "8xa100-80g", global_batch=64, steps=1000)
+    cheap, dear = (catalog.cluster(device="a100-80g", devices_per_node=8, price=usd) for usd in (10.0, 40.0))
+    found = search_plans(question, (replace(dear, name="dear"), replace(cheap, name="cheap")))
+    assert found.plans[0].cluster.name == "cheap"

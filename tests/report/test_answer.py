@@ -13,7 +13,7 @@ def test_the_text_of_a_forecast_is_that_of_the_command(capsys: pytest.CaptureFix
     answer = forecast("gpt2", "8xa100-80g", tokens="1B", draw=True)
     assert str(answer) == printed
     undrawn = str(forecast("gpt2", "8xa100-80g", tokens="1B"))
-    assert "what takes longest" in undrawn
+    assert "Largest costs" in undrawn
 
 
 def test_words_of_a_question_reach_every_part_of_it() -> None:

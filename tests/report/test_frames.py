@@ -4,9 +4,9 @@ import pytest
 
 from traincast import forecast
 from traincast.errors import InvalidInput
-from traincast.forecast import ask_in_words, build_cluster
 from traincast.plan import search_plans
 from traincast.report import list_rows, make_frame, plot_front, plot_memory, plot_scaling, plot_timeline
+from traincast.resolve import ask_in_words, build_cluster
 
 
 @pytest.fixture(scope="module")

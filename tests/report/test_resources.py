@@ -1,18 +1,11 @@
 """Resource profiles as a table and as a drawing."""
 
-import xml.etree.ElementTree as ET
-
-import numpy as np
-import pytest
-
 from builders import make_cluster, make_mlp
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
-from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.report._resources import Lane, draw_lanes, format_resources
+from traincast.report._resources import format_resources
 from traincast.report._text import format_forecast
-from traincast.resources._signal import Signal, summarize
 from traincast.spec import Forecast, Job, Parallelism
 
 
@@ -39,18 +32,3 @@ def test_of_many_stages_the_first_and_the_last_are_shown():
     assert "stage 0" in text
     assert "stage 7" in text
     assert "stage 3" not in text
-
-
-def test_a_drawing_shades_each_burst_and_marks_threshold_and_peak():
-    signal = Signal(edges_s=np.arange(9.0), levels=np.array([0, 0, 1, 1, 0, 0, 0.5, 0]), window_s=1.0)
-    lane = Lane(resource="sent", sampled=signal, exact=signal, activity=summarize(signal, num_cycles=1))
-    drawing = ET.fromstring(draw_lanes([lane], title="a < b"))
-    rectangles = [item for item in drawing.iter("{http://www.w3.org/2000/svg}rect") if item.get("fill-opacity")]
-    assert len(rectangles) == 2
-    titles = [item.text for item in drawing.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["threshold", "peak"]
-
-
-def test_a_drawing_of_nothing_is_refused():
-    with pytest.raises(InvalidInput, match="no resource"):
-        draw_lanes([], title="")

@@ -6,7 +6,7 @@ import pytest
 from traincast.errors import InvalidInput
 from traincast.report._paint import Paint, choose_paint, plain, visible_length
 from traincast.report._text import dominant_share, format_forecast, name_work, say_dominant, top_tasks
-from traincast.spec import Forecast, Span
+from traincast.spec import BusyTime, Estimate, Forecast
 
 
 def test_the_answer_shows_step_interval_job_cost_and_memory(forecast: Forecast) -> None:
@@ -18,10 +18,10 @@ def test_the_answer_shows_step_interval_job_cost_and_memory(forecast: Forecast) 
         "1,000 steps",
         "$12.00",
         "$10.00 to $15.00",
-        "1,280 samples/s",
+        "80 samples/s per device, 1,280 in all",
     ):
         assert wanted in text
-    assert "27.9 GiB of 37.3 GiB per device (75%): fits" in text
+    assert "27.9 GiB of 37.3 GiB per device (75%)" in text
 
 
 def test_a_job_that_does_not_fit_says_so_loudly(oversized_forecast: Forecast) -> None:
@@ -29,7 +29,7 @@ def test_a_job_that_does_not_fit_says_so_loudly(oversized_forecast: Forecast) ->
 
 
 def test_unknown_operations_notes_and_grounds_are_named(forecast: Forecast) -> None:
-    text = format_forecast(forecast)
+    text = format_forecast(forecast, explain=True)
     assert "aten.mystery" in text
     assert "the network is assumed to be idle" in text
     assert "50% measured on this device" in text
@@ -60,9 +60,26 @@ def test_top_tasks_add_up_by_name_or_by_layer(forecast: Forecast) -> None:
     assert by_layer[0] == ("aten.mm @ block.0.mlp", "compute", pytest.approx(0.06))
 
 
+def test_a_job_is_the_sum_of_its_parts_in_one_line(forecast: Forecast) -> None:
+    job = dataclasses.replace(forecast.job, checkpoint_s=50.0, total=Estimate(seconds=210.0, low_s=190.0, high_s=240.0))
+    text = format_forecast(dataclasses.replace(forecast, job=job, settings=SETTINGS))
+    assert "= 1,000 steps 100 s + checkpoints 50 s (at 1 GB/s a node) + start 60 s; 3.17 min to 4 min" in text
+
+
+def test_hfu_stands_beside_mfu_where_layers_run_again(forecast: Forecast) -> None:
+    assert "41% MFU\n" in format_forecast(forecast)
+    assert "41% MFU, 55% HFU" in format_forecast(dataclasses.replace(forecast, recomputed=1 / 3))
+
+
+SETTINGS = {
+    "precision": "bf16", "seq": None, "global_batch": 128, "stack": "pytorch", "compiled": False,
+    "checkpoint_bytes_per_s": 1e9, "flags": (), "choice": "",
+}  # fmt: skip
+
+
 def test_explain_adds_memory_parts_job_parts_and_exposed_communication(forecast: Forecast) -> None:
     brief, full = format_forecast(forecast), format_forecast(forecast, explain=True)
-    for wanted in ("Memory at its peak (backward block.0)", "The whole job", "Communication that nothing hides"):
+    for wanted in ("Memory at its peak (backward block.0)", "Communication that nothing hides"):
         assert wanted in full
         assert wanted not in brief
 
@@ -119,5 +136,5 @@ def test_a_tiny_share_still_shows_a_sliver() -> None:
 
 def test_sending_between_stages_is_said_in_words() -> None:
     for name in ("send_recv[pipeline] in", "send_recv[pipeline] out"):
-        span = Span(name=name, rank=0, stream="pipeline", category="communication", start_s=0.0, end_s=1.0)
-        assert name_work(span) == "hand activations from stage to stage"
+        sent = BusyTime(name=name, category="communication", layer="", seconds=1.0)
+        assert name_work(sent) == "pipeline send and receive"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.report import format_forecast, top_work
-from traincast.spec import Span, Timeline
+from traincast.report import format_forecast
+from traincast.report._text import top_work
+from traincast.spec import BusyTime, Timeline
 from traincast.units import show_change, show_number, show_seconds
 
 
@@ -36,20 +37,19 @@ def test_a_change_is_more_or_less_and_never_negative(ratio: float, text: str) ->
     assert show_change(ratio) == text
 
 
-def span(name: str, layer: str, category: str, start: float, end: float, rank: int = 0) -> Span:
-    return Span(name=name, layer=layer, category=category, start_s=start, end_s=end, stream="device", rank=rank)
+def busy(name: str, layer: str, category: str, seconds: float) -> BusyTime:
+    return BusyTime(name=name, layer=layer, category=category, seconds=seconds)
 
 
-def test_work_is_of_one_rank_and_named_by_layer_and_purpose() -> None:
-    spans = (
-        span("aten.mm", "layers.0.mlp.up", "compute", 0.0, 0.4),
-        span("aten.mm", "layers.1.mlp.up", "compute", 0.4, 0.5),
-        span("aten.mm", "layers.9.mlp.up", "compute", 0.0, 0.9, rank=1),
-        span("gradients[data]", "layers.0.mlp.up", "communication", 0.5, 0.7),
-        span("optimizer.adamw", "optimizer", "memory", 0.7, 0.8),
+def test_work_is_named_by_layer_and_purpose() -> None:
+    work = (
+        busy("aten.mm", "layers.0.mlp.up", "compute", 0.4),
+        busy("aten.mm", "layers.1.mlp.up", "compute", 0.1),
+        busy("gradients[data]", "layers.0.mlp.up", "communication", 0.2),
+        busy("optimizer.adamw", "optimizer", "memory", 0.1),
     )
-    listed = top_work(Timeline(duration_s=1.0, spans=spans, shares={"compute": 1.0}))
-    assert [name for name, _, _ in listed] == ["mlp up: products", "sum gradients over replicas", "optimizer update"]
+    listed = top_work(Timeline(duration_s=1.0, spans=(), shares={"compute": 1.0}, work=work))
+    assert [name for name, _, _ in listed] == ["mlp up: matmuls", "gradient all-reduce", "optimizer update"]
     assert sum(seconds for _, _, seconds in listed) <= 1.0
     assert not any("aten" in name for name, _, _ in listed)
 

@@ -18,7 +18,8 @@ from research.fits.interaction_gpu.__main__ import (
 from research.fits.interaction_gpu.blend import NOTHING, choose, correct
 from research.fits.interaction_gpu.data import TIMM, Data, Program, Row, image_models
 from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds
-from traincast.cost import AROUND, OWN, Blend
+from traincast.cost._interaction.ensemble import Blend
+from traincast.cost._interaction.nodes import AROUND, OWN
 
 CLASSES = ("conv 1x1 forward", "matmul single forward", "norm layer_norm forward")
 

@@ -20,8 +20,7 @@ from research.fits.intervals import (
     publisher_quantiles,
     stretch_publishers,
 )
-from research.studies import new_stack_forms
-from traincast.forecast import FEATURES, KNOWN_STACK, LEVELS, STEP, Setting
+from traincast.certainty._certainty import FEATURES, KNOWN_STACK, LEVELS, STEP, Setting
 
 SETTING = Setting(
     stack="a", device="x", architecture="", vendor="", family="dense", precision="fp32", network="", num_devices=1,
@@ -138,15 +137,6 @@ def test_a_kind_of_novelty_that_errs_more_is_held_as_often_as_is_said() -> None:
     ends = [ends_of(one, certainty)[0] for one in new]
     held = np.mean([low <= one.row.error <= high for one, (low, high) in zip(new, ends, strict=True)])
     assert held > COVERAGE - 0.05  # All kinds of novelty count beside one that three stacks show.
-
-
-def test_a_form_is_chosen_by_the_other_publishers_and_holds_them() -> None:
-    found = {
-        "narrow": {"a": (60, -1.0, 0.7, 0.1), "b": (60, -1.0, 0.95, 0.1), "c": (60, -1.0, 0.95, 0.1)},
-        "wide": {"a": (60, 0.0, 0.9, 0.5), "b": (60, 0.0, 0.9, 0.5), "c": (60, 0.0, 0.9, 0.5)},
-    }
-    assert new_stack_forms.choose(found, "a") == "narrow"
-    assert new_stack_forms.choose(found, "b") == "wide"
 
 
 def test_a_kind_of_novelty_that_errs_to_one_side_widens_that_side() -> None:

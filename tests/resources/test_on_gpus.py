@@ -7,24 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from research.fits.resources.gpus import TWELVE
 from traincast import catalog
 from traincast.catalog._workloads import workload
 from traincast.cost import is_gpu
-from traincast.forecast import Engine
+from traincast.forecast import Engine, Shown
 from traincast.report._document import document_forecast
 from traincast.report._text import format_forecast
-from traincast.resources import (
+from traincast.resources import ON_GPUS, apply_busy, grounds_of, load_gpu_activity
+from traincast.resources._on_gpus import (
     BUSY_INPUTS,
     GPU_RUNS,
-    ON_GPUS,
     TESTBED,
     TIMELINE,
-    TWELVE,
     GpuActivity,
     Perceptron,
-    apply_busy,
-    grounds_of,
-    load_gpu_activity,
     save_gpu_activity,
 )
 from traincast.spec import Forecast, Job, Parallelism
@@ -36,7 +33,7 @@ def ask(nodes: int = 1, per_node: int = 8, *, inter: str | None = None, device: 
         **plan: int) -> Forecast:  # fmt: skip
     cluster = catalog.cluster(device, nodes=nodes, devices_per_node=per_node, **({"inter": inter} if inter else {}))
     parallelism = Parallelism(**(plan or {"data": cluster.num_devices}))
-    return ENGINE.forecast(Job(graph=workload("resnet50", batch=batch)), cluster, parallelism, draw=True)
+    return ENGINE.forecast(Job(graph=workload("resnet50", batch=batch)), cluster, parallelism, shown=Shown(spans=True))
 
 
 def test_gpu_numbers_of_a_data_parallel_step_rest_on_runs_that_were_watched_and_say_so() -> None:

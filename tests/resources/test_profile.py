@@ -10,7 +10,8 @@ from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.profile._resources import Sample, Samples, sampling
-from traincast.resources import profile_resources, profile_samples
+from traincast.resources import power, profile_resources
+from traincast.resources._profile import profile_samples
 from traincast.resources._traffic import count_traffic
 from traincast.spec import RESOURCES, Collective, Job, Parallelism, ResourceProfile, Span, Timeline
 
@@ -66,9 +67,9 @@ def test_the_kernel_of_a_collective_keeps_the_device_busy():
     assert profile.sent.peak == pytest.approx(2 * 3 / 4 * 8e6 / 5)
 
 
-def test_energy_is_the_rated_power_while_working_and_a_quarter_of_it_while_waiting():
+def test_energy_is_what_a_device_draws_at_work_and_while_it_waits():
     (profile,) = profile_resources(make_timeline(make_span(0, 4)), make_cluster())
-    assert profile.energy_joules == pytest.approx(300 * (4 + 0.25 * 6))
+    assert profile.energy_joules == pytest.approx(300 * (10 * power().idle + 4 * power().work))
     unknown = make_cluster(device=make_device(power_watts=None))
     assert profile_resources(make_timeline(make_span(0, 4)), unknown)[0].energy_joules is None
 

@@ -1,27 +1,20 @@
 """Real steps on this CPU through our sampler, the correction fitted to them, and the forecast that uses it."""
 
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
+from research.corpus.architectures import build_architecture
+from research.corpus.team import cut_samples, total_memory_bytes
 from traincast import catalog
 from traincast.capture import capture
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
-from traincast.errors import InvalidInput
 from traincast.forecast import forecast
-from traincast.forecast._activity import CORE, place_of
-from traincast.profile._architectures import build_architecture
-from traincast.profile._machine import total_memory_bytes
 from traincast.profile._resources import sampling
 from traincast.profile._steps import load_workload, training_step
-from traincast.resources import profile_samples
-from traincast.resources._correction import TWELVE, load_graph_correction, read_nodes, save_graph_correction
-from traincast.resources._learned import Run, count_work
+from traincast.resources._profile import profile_samples
 from traincast.spec import RESOURCES, Graph, Job, Parallelism, ResourceProfile
 
 NAMES = ("random(seed=13)", "random(seed=3)")
@@ -45,7 +38,7 @@ def measure(name: str) -> ResourceProfile:
         while num_steps < MIN_STEPS or len(samples.values) < MIN_READINGS:
             run()
             num_steps += 1
-    seen = samples.between(samples.values[0].at_s, samples.values[-1].at_s).values
+    seen = cut_samples(samples, samples.values[0].at_s, samples.values[-1].at_s).values
     return profile_samples(
         [each.at_s for each in seen],
         busy_s=[each.cpu_s for each in seen],
@@ -67,28 +60,11 @@ def measured() -> dict[str, ResourceProfile]:
         torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def fitted(measured: dict[str, ResourceProfile], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from research.fits.resources.network import Example, Training, fit_correction
-
-    examples = []
-    for name, profile in measured.items():
-        nodes = read_nodes(graph_of(name), count_work(graph_of(name)))
-        run = Run(work=nodes.work, place=place_of(one_core()), step_s=profile.step_s, twelve=profile.twelve())
-        examples.append(Example(nodes=nodes, run=run))
-    correction = fit_correction(examples, training=Training(num_epochs=10, num_members=1))
-    path = tmp_path_factory.mktemp("activity") / "own.json.gz"
-    # Two runs cannot tell how far they speak, and how fast this machine is today must not decide whether they do.
-    everywhere = {"low": np.full_like(correction.low, -1e6), "high": np.full_like(correction.high, 1e6)}
-    save_graph_correction(replace(correction, about={"device": CORE}, **everywhere), path)
-    return path
-
-
 def one_core():
     return catalog.cluster("cpu", nodes=1, devices_per_node=1, inter="ethernet-1g")
 
 
-def ask(name: str, path: Path) -> ResourceProfile:
+def ask(name: str) -> ResourceProfile:
     job = Job(graph=graph_of(name))
     answer = forecast(
         job,
@@ -96,18 +72,16 @@ def ask(name: str, path: Path) -> ResourceProfile:
         Parallelism(data=1),
         costs=Pricing(ops=Roofline()),
         draw=True,
-        activity=load_graph_correction(path),
     )
     return answer.resources[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_run_and_the_forecast_corrected_by_it_have_the_same_numbers_by_the_same_definitions(
-    name: str, measured: dict[str, ResourceProfile], fitted: Path
+def test_a_real_run_and_its_forecast_have_the_same_numbers_by_the_same_definitions(
+    name: str, measured: dict[str, ResourceProfile]
 ):
-    real, told = measured[name], ask(name, fitted)
-    assert told.basis == "corrected"
-    assert tuple(real.twelve()) == tuple(told.twelve()) == TWELVE
+    real, told = measured[name], ask(name)
+    assert tuple(real.twelve()) == tuple(told.twelve())
     for profile in (real, told):
         for resource in RESOURCES:
             activity = getattr(profile, resource)
@@ -119,10 +93,3 @@ def test_a_real_run_and_the_forecast_corrected_by_it_have_the_same_numbers_by_th
     # A process that trains on one thread is never busier than one core, but for what one reading of the clock is late.
     assert 0 < real.gpu.mean < 1.5
     assert 0 < real.memory.peak < 1
-
-
-def test_the_own_correction_is_not_taken_for_a_gpu(fitted: Path):
-    job = Job(graph=graph_of(NAMES[0]))
-    correction = load_graph_correction(fitted)
-    with pytest.raises(InvalidInput, match="asked about 'h100"):
-        forecast(job, catalog.cluster("h100-sxm-80g", nodes=1, devices_per_node=1), draw=True, activity=correction)

@@ -104,22 +104,20 @@ def make_cases(jobs: JobTable) -> dict[str, tuple[Policy, Callable[..., tuple], 
     }
 
 
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
 @pytest.mark.parametrize("name", ["fifo", "first-fit", "sjf", "easy", "srtf", "srsf", "las"])
 @given(jobs=job_tables(max_jobs=20))
 @settings(max_examples=40, deadline=None)
-def test_the_engine_agrees_with_stepping_through_every_second(name: str, engine: str, jobs: JobTable) -> None:
+def test_the_engine_agrees_with_stepping_through_every_second(name: str, jobs: JobTable) -> None:
     policy, order, preempts, fit = make_cases(jobs)[name]
     cluster = fleet(1, 8)
-    schedule = simulate_cluster(jobs, policy, fleet=cluster, placer=PLACERS["count"], engine=engine)
+    schedule = simulate_cluster(jobs, policy, fleet=cluster, placer=PLACERS["count"])
     assert np.asarray(schedule.end_s).tolist() == step_through(jobs, 8, order, preempts, fit)
 
 
 @pytest.mark.parametrize("placement", ["count", "consolidated"])
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
-def test_nobody_is_moved_in_line_by_a_start_or_stop_of_the_same_moment(engine: str, placement: str) -> None:
+def test_nobody_is_moved_in_line_by_a_start_or_stop_of_the_same_moment(placement: str) -> None:
     """Chosen one by one, a job that had just been stopped stood behind its own level, and the wrong ones ran on."""
     jobs = table((0, 1, 1), (0, 2, 21), (0, 1, 1), (20, 4, 21), (20, 3, 21), (20, 2, 1), (20, 3, 1))
     policy, order, preempts, fit = make_cases(jobs)["las"]
-    schedule = simulate_cluster(jobs, policy, fleet=fleet(1, 8), placer=PLACERS[placement], engine=engine)
+    schedule = simulate_cluster(jobs, policy, fleet=fleet(1, 8), placer=PLACERS[placement])
     assert np.asarray(schedule.end_s).tolist() == step_through(jobs, 8, order, preempts, fit)

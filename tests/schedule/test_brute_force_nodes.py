@@ -165,26 +165,22 @@ class Stepper:
         return self.ends
 
 
-def agree(jobs: JobTable, name: str, engine: str, nodes: tuple[int, int]) -> None:
-    schedule = simulate_cluster(
-        jobs, POLICY_OF[name], fleet=fleet(*nodes), placer=PLACERS["consolidated"], engine=engine
-    )
+def agree(jobs: JobTable, name: str, nodes: tuple[int, int]) -> None:
+    schedule = simulate_cluster(jobs, POLICY_OF[name], fleet=fleet(*nodes), placer=PLACERS["consolidated"])
     assert np.asarray(schedule.end_s).tolist() == Stepper(jobs, *nodes, name).run()
 
 
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
 @pytest.mark.parametrize("name", list(POLICY_OF))
 @given(jobs=job_tables(max_jobs=20, sizes=SIZES), nodes=st.sampled_from([(2, 4), (3, 4), (2, 8), (4, 2)]))
 @settings(max_examples=25, deadline=None)
 def test_preemption_on_nodes_agrees_with_stepping_through_every_second(
-    name: str, engine: str, jobs: JobTable, nodes: tuple[int, int]
+    name: str, jobs: JobTable, nodes: tuple[int, int]
 ) -> None:
-    agree(jobs, name, engine, nodes)
+    agree(jobs, name, nodes)
 
 
 def test_the_oracle_knows_a_schedule_worked_out_by_hand() -> None:
     """Two nodes of four. The job of four takes the emptier node from the longest job; the job of two stays."""
     jobs = table((0, 2, 50), (0, 3, 90), (10, 4, 20))
     assert Stepper(jobs, 2, 4, "srtf").run() == [50.0, 110.0, 30.0]
-    for engine in ("called", "interpreted"):
-        agree(jobs, "srtf", engine, (2, 4))
+    agree(jobs, "srtf", (2, 4))

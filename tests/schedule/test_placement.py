@@ -5,7 +5,7 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.errors import InvalidInput
 from traincast.schedule._network import UniformTraffic, max_min_rates
-from traincast.schedule._placement import NODE, PLACERS, RACK, SPINE, Consolidated, NodeMap, TopologyAware
+from traincast.schedule._placement import CONSOLIDATED, NODE, PLACERS, RACK, SPINE, ByRule, NodeMap, consolidate_wide
 from traincast.schedule._policies import POLICIES
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._speeds import ScalingLaw
@@ -16,31 +16,31 @@ def test_a_small_job_goes_to_the_fullest_node_that_holds_it() -> None:
     nodes = NodeMap(fleet(3, 8))
     nodes.take(((1, 6),), 0)
     nodes.take(((2, 3),), 1)
-    assert Consolidated().place(nodes, 2, 0) == ((1, 2),)
-    assert Consolidated().place(nodes, 3, 0) == ((2, 3),)
-    assert Consolidated().place(nodes, 8, 0) == ((0, 8),)
+    assert CONSOLIDATED.place(nodes, 2, 0) == ((1, 2),)
+    assert CONSOLIDATED.place(nodes, 3, 0) == ((2, 3),)
+    assert CONSOLIDATED.place(nodes, 8, 0) == ((0, 8),)
 
 
 def test_a_large_job_gets_empty_nodes_and_one_for_the_rest() -> None:
     nodes = NodeMap(fleet(4, 8))
     nodes.take(((0, 5),), 0)
-    assert Consolidated().place(nodes, 18, 0) == ((1, 8), (2, 8), (0, 2))
-    assert Consolidated(rest="widest").place(nodes, 18, 0) == ((1, 8), (2, 8), (3, 2))
-    assert Consolidated().place(nodes, 32, 0) is None
+    assert CONSOLIDATED.place(nodes, 18, 0) == ((1, 8), (2, 8), (0, 2))
+    assert ByRule("wide", consolidate_wide).place(nodes, 18, 0) == ((1, 8), (2, 8), (3, 2))
+    assert CONSOLIDATED.place(nodes, 32, 0) is None
 
 
 def test_spread_never_waits_for_locality() -> None:
     nodes = NodeMap(fleet(2, 4))
     nodes.take(((0, 2),), 0)
     nodes.take(((1, 2),), 1)
-    assert Consolidated().place(nodes, 4, 0) is None
+    assert CONSOLIDATED.place(nodes, 4, 0) is None
     assert PLACERS["spread"].place(nodes, 4, 0) == ((0, 2), (1, 2))
 
 
 def test_topology_prefers_one_rack_over_many() -> None:
     nodes = NodeMap(fleet(4, 4, nodes_per_rack=2))
     nodes.take(((0, 3),), 0)
-    placement = TopologyAware().place(nodes, 8, 0)
+    placement = PLACERS["topology"].place(nodes, 8, 0)
     assert placement == ((2, 4), (3, 4))
     assert nodes.locality(placement) == RACK
     assert nodes.locality(((0, 1), (2, 1))) == SPINE
@@ -49,21 +49,12 @@ def test_topology_prefers_one_rack_over_many() -> None:
 
 def test_giving_back_restores_the_map() -> None:
     nodes = NodeMap(fleet(3, 8))
-    before = [list(bitmaps) for bitmaps in nodes.buckets]
-    placement = Consolidated().place(nodes, 20, 0)
+    before = (list(nodes.bits), list(nodes.hist))
+    placement = CONSOLIDATED.place(nodes, 20, 0)
     nodes.take(placement, 7)
     assert nodes.free_in_pool == [4]
     nodes.give(placement, 7)
-    assert nodes.buckets == before
-
-
-def test_a_share_stays_on_the_gpu_it_was_given() -> None:
-    nodes = NodeMap(fleet(1, 2))
-    nodes.take(((0, 0.7),), 1)
-    nodes.take(((0, 0.5),), 2)
-    nodes.give(((0, 0.5),), 2)
-    assert nodes.free_in_pool == [1]
-    assert nodes.shares == {0: {0: 300}}
+    assert (nodes.bits, nodes.hist) == before
 
 
 def test_a_faster_type_is_taken_first_and_an_infeasible_one_never() -> None:
@@ -125,11 +116,10 @@ def test_failures_need_nodes() -> None:
         )
 
 
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
-def test_a_large_job_clears_the_nodes_that_cost_least_and_no_others(engine: str) -> None:
+def test_a_large_job_clears_the_nodes_that_cost_least_and_no_others() -> None:
     long_ones = [(0.0, 2.0, 1000.0), (0.0, 3.0, 1001.0), (0.0, 3.0, 1002.0), (0.0, 3.0, 1003.0)]
     jobs = table(*long_ones, (10.0, 8.0, 50.0), (20.0, 1.0, 10.0))
-    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(4, 4), engine=engine)
+    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(4, 4))
     # Five GPUs are free, none of the nodes is: by count two jobs must go, and they are those on the two freest nodes.
     assert schedule.start_s[4] == 10.0
     assert schedule.preemptions.tolist() == [1, 1, 0, 0, 0, 0]
@@ -137,10 +127,9 @@ def test_a_large_job_clears_the_nodes_that_cost_least_and_no_others(engine: str)
     assert schedule.end_s[0] == 1050.0
 
 
-@pytest.mark.parametrize("engine", ["called", "interpreted"])
-def test_a_large_job_clears_no_node_of_a_job_before_it(engine: str) -> None:
+def test_a_large_job_clears_no_node_of_a_job_before_it() -> None:
     jobs = table((0.0, 3.0, 40.0), (0.0, 3.0, 40.0), (0.0, 3.0, 1000.0), (1.0, 8.0, 100.0))
-    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(3, 4), engine=engine)
+    schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(3, 4))
     assert schedule.preemptions.sum() == 0
     assert schedule.start_s[3] == 40.0
 

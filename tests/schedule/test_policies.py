@@ -5,16 +5,14 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.errors import UnknownName
-from traincast.schedule._elastic import Optimus, PolluxLike, SiaLike
+from traincast.schedule._elastic import Optimus, PolluxLike
 from traincast.schedule._estimators import FromHistory, Noisy
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._known import find_policy
 from traincast.schedule._policies import (
     POLICIES,
-    Gittins,
     LeastAttained,
     Ordered,
-    PackedFifo,
     Quotas,
 )
 from traincast.schedule._simulator import simulate_cluster
@@ -66,18 +64,6 @@ def test_owners_take_borrowed_gpus_back() -> None:
     assert ends(jobs, shared) == [110, 20]
 
 
-def test_packed_jobs_run_together_slower_and_speed_up_alone() -> None:
-    jobs = table((0, 4, 60), (0, 4, 30))
-    assert ends(jobs, PackedFifo(pair_rate=0.6)) == pytest.approx([80, 50])
-    assert ends(jobs, PackedFifo(pair_rate=0.4)) == [60, 90]
-
-
-def test_gittins_puts_a_job_that_outlived_the_short_ones_last() -> None:
-    history = tuple([40.0] * 90 + [4000.0] * 10)
-    jobs = table((0, 4, 500), (20, 4, 10))
-    assert ends(jobs, Gittins(history))[1] == 30
-
-
 def test_a_function_from_snapshot_to_requests_is_a_policy() -> None:
     def widest_first(snapshot: Snapshot) -> list[Request]:
         assert all(request.duration_s is None for request in snapshot.waiting)
@@ -93,7 +79,7 @@ def test_history_orders_by_what_a_users_jobs_took_before() -> None:
     assert done[4] < done[3]
 
 
-@pytest.mark.parametrize("policy", [Optimus(), PolluxLike(), SiaLike()])
+@pytest.mark.parametrize("policy", [Optimus(), PolluxLike()])
 def test_a_lonely_elastic_job_gets_all_it_can_use(policy) -> None:
     jobs = table((0, 1, 100), min_gpus=[1.0], max_gpus=[4.0])
     law = ScalingLaw((1.0,), overhead=0.0)

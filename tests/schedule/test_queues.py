@@ -1,4 +1,4 @@
-"""Queues of Kubernetes: quotas, cohorts, weights and gangs."""
+"""Queues of Kubernetes: quotas, cohorts and preemption."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.cli.schedule import Options, compare_cases
 from traincast.errors import InvalidInput
-from traincast.schedule._queues.manifests import read_queues
-from traincast.schedule._queues.policy import Kueue, Volcano
+from traincast.schedule._kueue import Kueue
+from traincast.schedule._manifests import read_queues
 from traincast.schedule._simulator import simulate_cluster
 from traincast.spec._fleet import Schedule
 
@@ -92,44 +92,6 @@ def test_what_no_quota_allows_is_rejected_by_name(tmp_path: Path) -> None:
     found = simulate_cluster(jobs, kueue(tmp_path, {"name": "a"}), fleet=fleet(2, 4))
     assert "a gives at most 4" in found.rejected[0]
     assert "no queue takes jobs of 'nobody'" in found.rejected[1]
-
-
-VOLCANO = """
-kind: Queue
-metadata: {{name: {name}}}
-spec: {{weight: {weight}, reclaimable: true{more}}}
----
-"""
-RECLAIM = (
-    "kind: ConfigMap\nmetadata: {name: c}\ndata: {volcano-scheduler.conf: 'actions: \"enqueue, allocate, reclaim\"'}\n"
-)
-
-
-def volcano(tmp_path: Path, *, reclaim: str = "", more: str = "") -> Volcano:
-    text = VOLCANO.format(name="a", weight=3, more=more) + VOLCANO.format(name="b", weight=1, more="") + reclaim
-    (tmp_path / "volcano.yaml").write_text(text)
-    return Volcano(read_queues(tmp_path / "volcano.yaml"))
-
-
-def test_volcano_shares_by_weight_and_starts_gangs_whole(tmp_path: Path) -> None:
-    rows = [(0.0, 1.0, 100.0)] * 16
-    jobs = table(*rows, tenants=["a", "b"] * 8)
-    began = starts(simulate_cluster(jobs, volcano(tmp_path), fleet=fleet(1, 8)))
-    assert sum(start == 0.0 for start in began[::2]) == 6
-    assert sum(start == 0.0 for start in began[1::2]) == 2
-    capped = volcano(tmp_path, more=", capability: {nvidia.com/gpu: 2}")
-    began = starts(simulate_cluster(jobs, capped, fleet=fleet(1, 8)))
-    assert sum(start == 0.0 for start in began[::2]) == 2
-    gang = table((0.0, 3.0, 50.0), (1.0, 8.0, 10.0), tenants=["a", "a"])
-    assert starts(simulate_cluster(gang, volcano(tmp_path), fleet=fleet(1, 8))) == [0.0, 50.0]
-
-
-def test_volcano_reclaims_what_a_queue_has_above_its_share(tmp_path: Path) -> None:
-    jobs = table(*[(0.0, 1.0, 100.0)] * 8, (10.0, 2.0, 10.0), tenants=["b"] * 8 + ["a"])
-    assert starts(simulate_cluster(jobs, volcano(tmp_path), fleet=fleet(1, 8)))[8] == 100.0
-    found = simulate_cluster(jobs, volcano(tmp_path, reclaim=RECLAIM), fleet=fleet(1, 8))
-    assert starts(found)[8] == 10.0
-    assert found.preemptions.sum() == 2
 
 
 def test_the_command_reads_queues_and_names_what_is_not_modelled(tmp_path: Path) -> None:

@@ -1,47 +1,13 @@
-"""Shares of time: they are the best there are, and runs of Gavel's simulator are the same compiled or not."""
-
-from dataclasses import replace
+"""Shares of time: they are the best there are."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.schedule import _kernels as kernels
 from traincast.schedule import _shares as shares
-from traincast.schedule._generate import Mix, generate_jobs
-from traincast.schedule._rounds import GAVEL, Shareholders, simulate_rounds
-from traincast.schedule._shares import SHARE_POLICIES
-from traincast.spec._fleet import Fleet, NodePool
-
-FLEET = Fleet(
-    pools=tuple(
-        NodePool(device=name, num_nodes=count, gpus_per_node=1) for name, count in zip("abc", (8, 12, 0), strict=True)
-    )
-)
-
-
-def rows(count: int, seed: int) -> tuple[object, np.ndarray]:
-    mix = Mix(sizes={1: 4, 2: 2, 4: 1}, load=1.3, median_s=1500)
-    jobs = generate_jobs(count, num_gpus=20, mix=mix, seed=seed)
-    rng = np.random.default_rng(seed)
-    rates = rng.uniform(0.2, 1.0, (count, 3)) * [4.0, 2.0, 1.0]
-    rates[rng.random((count, 3)) < 0.1] = 0.0
-    rates[:, 0] = np.maximum(rates[:, 0], 0.5)
-    return replace(jobs, steps=np.floor(jobs.duration_s * 2) + 1), rates
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["max-min", "max-min-perf", "makespan"])
-def test_compiled_rounds_equal_interpreted_ones(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kernels.compiled() is None:
-        pytest.skip("numba is not installed")
-    jobs, rates = rows(150, seed=1)
-    run = SHARE_POLICIES[policy]
-    fast = simulate_rounds(jobs, run, fleet=FLEET, rates=rates, rules=GAVEL, engine="compiled")
-    monkeypatch.setattr(kernels, "compiled", lambda: None)
-    plain = simulate_rounds(jobs, run, fleet=FLEET, rates=rates, rules=GAVEL, engine="interpreted")
-    assert np.asarray(fast.end_s).tobytes() == np.asarray(plain.end_s).tobytes()
+from traincast.schedule._programs import raise_level
+from traincast.schedule._shares import Shareholders
 
 
 def holders(rates: np.ndarray, gpus: np.ndarray, capacity: np.ndarray) -> Shareholders:
@@ -75,9 +41,7 @@ def test_no_division_lifts_the_worst_job_higher(
     worth = rng.uniform(0.2, 1.0, (count, 3)) * np.exp(spread * rng.uniform(-1, 1, (count, 1)))
     gpus = rng.choice([1.0, 2.0, 4.0], count)
     room = np.array(capacity, dtype=np.float64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "compiled", lambda: None)
-        level, given_shares = shares._raise_level(holders(worth, gpus, room), worth)
+    level, given_shares = raise_level(holders(worth, gpus, room), worth)
     rows_of = np.repeat(np.eye(count), 3, axis=1)
     types = np.tile(np.eye(3), count) * np.repeat(gpus, 3)
     matrix = np.block(
@@ -92,15 +56,14 @@ def test_no_division_lifts_the_worst_job_higher(
     bounds = [(0, None)] * (3 * count) + [(None, None)]
     best = -optimize.linprog(costs, A_ub=matrix, b_ub=limits, bounds=bounds).fun
     assert level == pytest.approx(best, rel=2e-5)
-    assert (worth * given_shares).sum(axis=1).min() >= level * (1 - 1e-9)
+    assert (worth * given_shares).sum(axis=1).min() >= level * (1 - 1e-5)
     assert (given_shares >= 0).all()
-    assert given_shares.sum(axis=1).max() <= 1 + 1e-9
-    assert ((gpus[:, None] * given_shares).sum(axis=0) <= room + 1e-9).all()
+    assert given_shares.sum(axis=1).max() <= 1 + 1e-6
+    assert ((gpus[:, None] * given_shares).sum(axis=0) <= room + 1e-5).all()
 
 
-def test_blind_shares_of_a_full_fleet_are_split_like_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blind_shares_of_a_full_fleet_are_split_like_the_fleet() -> None:
     """The closed form reaches the program's level and lies further from all borders, which is what the middle means."""
-    monkeypatch.setattr(kernels, "compiled", lambda: None)
     gpus = np.array([1.0, 1, 2, 4, 1, 2, 8, 1, 1, 1, 1, 1])
     room = np.array([3.0, 2.0, 5.0])
     present = holders(np.ones((12, 3)), gpus, room)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,8 @@ from schedule.builders import fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput, UnknownName
 from traincast.report._schedule import format_policies, perfetto
-from traincast.report._schedule_charts import draw_gantt, draw_sweep, format_page
+from traincast.report._schedule_charts import draw_sweep, format_page
 from traincast.schedule._compare import Case
-from traincast.schedule._elastic import _stdout_aside
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._metrics import measure_schedule
@@ -75,7 +73,7 @@ def test_every_named_policy_runs_a_trace_to_its_end(name: str) -> None:
 
 def test_shares_by_optimisation_are_fair_and_within_capacity() -> None:
     pytest.importorskip("clarabel")
-    from traincast.schedule._rounds import Shareholders
+    from traincast.schedule._shares import Shareholders
 
     holders = Shareholders(
         jobs=np.arange(4),
@@ -205,9 +203,9 @@ def test_owners_get_their_quota_back_from_borrowers() -> None:
 
 def test_known_devices_bring_their_power() -> None:
     pools = parse_fleet("1x8:a100-80g,1x8:homemade").pools
-    assert pools[0].busy_watts == 400
+    assert pools[0].busy_watts is not None
     assert pools[0].idle_watts is not None
-    assert 0 < pools[0].idle_watts < 400
+    assert 0 < pools[0].idle_watts < pools[0].busy_watts < 400
     assert pools[1].busy_watts is None
 
 
@@ -215,10 +213,11 @@ def test_pages_charts_and_logs_show_every_job() -> None:
     jobs = table((0, 4, 100), (10, 4, 5))
     schedule = simulate_cluster(jobs, POLICIES["srtf"], fleet=fleet(1, 4), record=True)
     trace = Trace(name="two", format="hand", jobs=jobs)
-    cases = [Case(policy="srtf", cluster="1x4", knows=None, schedule=schedule, metrics=measure_schedule(schedule))]
+    cases = [
+        Case(policy="srtf", cluster="1x4", knows=None, schedule=schedule, metrics=measure_schedule(schedule), jobs=jobs)
+    ]
     page = format_page(trace, cases)
-    assert page.count("<svg") == 7
-    assert draw_gantt(schedule).count("<title>") == 3
+    assert page.count("<svg") == 6
     slices = [event for event in json.loads(perfetto(schedule))["traceEvents"] if event["ph"] == "X"]
     assert [entry["dur"] for entry in slices] == [10e6, 5e6, 90e6]
     log = event_columns(schedule)
@@ -239,7 +238,6 @@ def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsy
     names = {path.name for path in (tmp_path / "o").iterdir()}
     assert {
         "index.html",
-        "srtf-truth-gantt.svg",
         "srtf-truth-perfetto.json",
         "fifo-jobs.parquet",
         "fifo-events.parquet",
@@ -316,11 +314,3 @@ def test_measured_speeds_stand_in_for_durations(tmp_path: Path) -> None:
     file.write_text("workload,device\nLM,v100\n")
     with pytest.raises(InvalidInput, match="steps_per_s"):
         read_speeds(file)
-
-
-def test_what_a_solver_prints_by_itself_stays_out_of_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    os.write(1, b"before ")
-    with _stdout_aside():
-        os.write(1, b"noise ")
-    os.write(1, b"after")
-    assert capfd.readouterr() == ("before after", "noise ")

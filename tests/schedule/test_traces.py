@@ -18,23 +18,14 @@ def write(path: Path, text: str) -> Path:
 
 CASES = {
     "tiresias.csv": (
-        "tiresias",
+        "csv",
         "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n7,2,30,10,vgg,100,1\n",
     ),
-    "helios.csv": ("helios", "job_id,user,vc,gpu_num,submit_time,duration\n7,u,v,2,2020-04-01 00:00:30,100\n"),
-    "philly.csv": ("philly", "jobid,vc,submitted_time,num_gpus,duration\n7,v,2017-10-01 00:00:00,2,100\n"),
-    "pai.csv": ("pai", "job_name,plan_gpu,inst_num,start_time,end_time\n7,50,4,0,100\n"),
-    "pai_task_table.csv": ("pai", "7,worker,4,Terminated,0,100,600,30,50,V100\n"),
-    "cluster_job_log": (
-        "philly-log",
-        '[{"status": "Pass", "vc": "v", "jobid": "7", "user": "u", "submitted_time": "2017-10-07 01:11:09", "attempts": ['
-        '{"start_time": "2017-10-07 01:11:20", "end_time": "2017-10-07 01:12:00", "detail": [{"ip": "m", "gpus": ["gpu0"]}]},'
-        '{"start_time": "2017-10-07 01:13:00", "end_time": "2017-10-07 01:14:00",'
-        ' "detail": [{"ip": "m", "gpus": ["gpu0", "gpu1"]}]}]}]\n',
-    ),
-    "acme.csv": ("acme", "job_id,user,type,gpu_num,submit_time,start_time,end_time\n7,u,Eval,2,5,10,110\n"),
-    "itp.csv": ("itp", "job_id,num_gpu,submit_time,duration,ddl,model_name,iterations\n7,2,30,100,400,vgg,9\n"),
-    "own.csv": ("tidy-csv", "job_id,submit_s,num_gpus,duration_s\n7,30,2,100\n"),
+    "helios.csv": ("csv", "job_id,user,vc,gpu_num,submit_time,duration\n7,u,v,2,2020-04-01 00:00:30,100\n"),
+    "philly.csv": ("csv", "jobid,vc,submitted_time,num_gpus,duration\n7,v,2017-10-01 00:00:00,2,100\n"),
+    "acme.csv": ("csv", "job_id,user,type,gpu_num,submit_time,start_time,end_time\n7,u,Eval,2,5,10,110\n"),
+    "itp.csv": ("csv", "job_id,num_gpu,submit_time,duration,ddl,model_name,iterations\n7,2,30,100,400,vgg,9\n"),
+    "own.csv": ("csv", "job_id,submit_s,num_gpus,duration_s\n7,30,2,100\n"),
     "log.swf": ("swf", "; comment\n7 30 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1\n"),
     "jobs.txt": (
         "sacct",
@@ -89,15 +80,29 @@ def test_kubernetes_objects_of_three_kinds(tmp_path: Path) -> None:
         {
             "kind": "Job",
             "metadata": {"name": "v", "creationTimestamp": "2024-01-01T00:00:00Z"},
-            "spec": {"queue": "q", "tasks": [{"replicas": 2, "template": {"spec": container}}]},
-            "status": {**times, "state": {"phase": "Completed", "lastTransitionTime": end}},
+            "spec": {"parallelism": 2, "template": {"spec": container}},
+            "status": {**times, "completionTime": end},
         },
         {"kind": "Pod", "metadata": {"name": "cpu", "creationTimestamp": "2024-01-01T00:00:00Z"}, "spec": {}},
     ]
     trace = read_trace(write(tmp_path / "o.json", json.dumps({"items": items})))
     assert trace.jobs.num_gpus.tolist() == [2.0, 6.0, 4.0]
     assert trace.jobs.duration_s.tolist() == [100.0, 100.0, 100.0]
-    assert str(trace.bad_rows[0]) == "line 4: Pod cpu asks for no GPU"
+    assert "1 jobs ask for no GPU and are left out" in trace.notes
+
+
+def test_kubernetes_objects_that_run_and_wait_are_the_state_at_time_zero(tmp_path: Path) -> None:
+    spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}], "activeDeadlineSeconds": 600}
+    made = {"creationTimestamp": "2024-01-01T00:00:00Z"}
+    items = [
+        {"kind": "Pod", "metadata": {"name": "runs", **made}, "spec": spec,
+         "status": {"phase": "Running", "startTime": "2024-01-01T00:00:10Z"}},
+        {"kind": "Pod", "metadata": {"name": "waits", **made}, "spec": spec, "status": {"phase": "Pending"}},
+    ]  # fmt: skip
+    jobs = read_trace(write(tmp_path / "now.json", json.dumps({"items": items})), now=True).jobs
+    assert list(jobs.job_ids) == ["default/runs", "default/waits"]
+    assert np.isnan(jobs.ran_s).tolist() == [False, True]
+    assert jobs.duration_s.tolist() == [600.0, 600.0]
 
 
 def test_bad_rows_are_reported_with_their_lines(tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_bad_rows_are_reported_with_their_lines(tmp_path: Path) -> None:
 def test_a_file_without_usable_jobs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no usable job"):
         read_trace(write(tmp_path / "own.csv", "job_id,submit_s,num_gpus,duration_s\na,0,0,5\n"))
-    with pytest.raises(InvalidInput, match="cannot tell its format"):
+    with pytest.raises(InvalidInput, match="name it with --columns submit=COLUMN"):
         read_trace(write(tmp_path / "what.csv", "x,y\n1,2\n"))
 
 
@@ -136,3 +141,9 @@ def test_generated_traces_have_the_load_that_was_asked_for(arrivals: str) -> Non
     if arrivals != "at-once":
         demand = float((jobs.num_gpus * jobs.duration_s).sum()) / (128 * (jobs.submit_s[-1] - jobs.submit_s[0]))
         assert demand == pytest.approx(0.8, rel=0.05)
+
+
+def test_a_share_of_a_gpu_is_a_whole_one_and_said(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path / "own.csv", "job_id,submit_s,num_gpus,duration_s\na,0,0.5,5\nb,0,2,5\n"))
+    assert trace.jobs.num_gpus.tolist() == [1.0, 2.0]
+    assert "1 jobs ask for a share of a GPU and are given a whole one" in trace.notes

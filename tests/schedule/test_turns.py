@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from schedule.builders import fleet, table
 from traincast.errors import InvalidInput
-from traincast.schedule import _kernels as kernels
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._hazards import Overheads, WeibullFailures
-from traincast.schedule._placement import PLACERS, AnyGpus
-from traincast.schedule._rounds import simulate_rounds
+from traincast.schedule._placement import PLACERS
 from traincast.schedule._shares import SHARE_POLICIES
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._turns import ROUND_S
@@ -37,12 +35,6 @@ class ByTable:
         return float(self._rates[job, pool])
 
 
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "is_ready", lambda name: False)
-    monkeypatch.setattr(kernels, "compiled", lambda: None)
-
-
 def crowd(count: int, seed: int, *, num_gpus: int = 20, **mix: Any) -> Any:
     known = {"sizes": {1: 4, 2: 2, 4: 1}, "load": 1.3, "median_s": 1500, **mix}
     return generate_jobs(count, num_gpus=num_gpus, mix=Mix(**known), seed=seed)
@@ -55,25 +47,6 @@ def run(policy: str, jobs: Any, where: Fleet, **options: Any) -> Schedule:
 
 def ends(schedule: Schedule) -> np.ndarray:
     return np.asarray(schedule.end_s)
-
-
-@pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize("policy", SHARE_POLICIES)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_by_count_the_event_loop_gives_the_turns_of_the_loop_that_repeats_gavel(policy: str, seed: int) -> None:
-    count = 25
-    jobs = crowd(count, seed)
-    rng = np.random.default_rng(seed)
-    rates = rng.uniform(0.2, 1.0, (count, 2)) * [4.0, 2.0]
-    rates[rng.random((count, 2)) < 0.1] = 0.0
-    rates[:, 0] = np.maximum(rates[:, 0], 0.5)
-    theirs = simulate_rounds(
-        replace(jobs, steps=jobs.duration_s), SHARE_POLICIES[policy], fleet=TYPES, rates=rates, engine="interpreted"
-    )
-    ours = run(policy, jobs, TYPES, placer=AnyGpus(), perf=ByTable(rates))
-    np.testing.assert_allclose(ends(ours), ends(theirs), atol=1e-6)
-    np.testing.assert_allclose(ours.start_s, theirs.start_s, atol=1e-6)
-    assert ours.preemptions.tolist() == theirs.preemptions.tolist()
 
 
 def busiest(schedule: Schedule, num_nodes: int) -> np.ndarray:
@@ -147,7 +120,6 @@ def test_rounds_end_at_the_horizon() -> None:
     assert max(held.end_s for held in cut.occupations) == half
 
 
-@pytest.mark.usefixtures("plain")
 def test_wrong_beliefs_change_shares_that_look_at_what_is_left() -> None:
     from traincast.schedule._estimators import Noisy
 
@@ -217,21 +189,3 @@ def test_dependencies_limits_and_gpu_types_are_kept() -> None:
     assert ends(schedule)[2] == 600.0
     assert schedule.killed == {2}
     assert {held.nodes[0][0] for held in schedule.occupations if held.job == 2} == {1}
-
-
-def test_shares_of_a_gpu_run_beside_each_other() -> None:
-    schedule = run("max-min", table((0, 0.5, 1000), (0, 0.5, 1000), (0, 1, 1000)), fleet(1, 2))
-    assert ends(schedule).tolist() == [1000.0, 1000.0, 1000.0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["max-min", "gavel-fifo"])
-def test_compiled_turns_equal_interpreted_ones(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kernels.compiled() is None:
-        pytest.skip("numba is not installed")
-    jobs = crowd(200, 1)
-    monkeypatch.setattr(kernels, "is_ready", lambda name: True)
-    fast = run(policy, jobs, TYPES)
-    monkeypatch.setattr(kernels, "is_ready", lambda name: False)
-    plain = run(policy, jobs, TYPES)
-    assert ends(fast).tobytes() == ends(plain).tobytes()

@@ -1,5 +1,6 @@
 """Who is let in: by which name, from which page, with which token, how often, how slowly."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -17,8 +18,10 @@ from service.conftest import PATIENCE_S, SMALL, Reply, Running, start, wait_unti
 from service.test_jobs import SCHEDULE
 from traincast.__main__ import main
 from traincast.errors import InvalidInput
-from traincast.service._access import Rates, is_allowed_host
+from traincast.service._access import Denied, Rates, Tokens, is_allowed_host
+from traincast.service._faults import StorageFault
 from traincast.service._limits import Settings
+from traincast.service._state import StoredToken, digest_token
 
 
 def ask(service: Running, method: str, path: str, *, host: str, body: Any = None, **headers: str) -> Reply:
@@ -119,6 +122,76 @@ def test_another_address_than_the_loopback_needs_a_token(capsys: pytest.CaptureF
     assert "anybody who reaches 0.0.0.0 could ask this service; set TRAINCAST_TOKEN" in capsys.readouterr().err
 
 
+async def may_ask(tokens: Tokens, header: bytes) -> int:
+    try:
+        await tokens.identify(header)
+    except Denied as denied:
+        return denied.status
+    return 200
+
+
+HOSTS = {"127.0.0.1": True, "::1": True, "localhost": True, "127.0.0.2": False, "0.0.0.0": False, "10.1.2.3": False}
+
+
+@pytest.mark.parametrize("host", list(HOSTS))
+@pytest.mark.parametrize("store", ["readable", "away now", "never read"])
+@pytest.mark.parametrize("kept", ["no token", "a token", "the last one removed"])
+@pytest.mark.parametrize("fixed", [None, "the-fixed-token"])
+def test_nobody_is_let_in_unless_it_is_known_that_they_may(host: str, store: str, kept: str, fixed: str | None) -> None:
+    """Every address with every state of the store and of its tokens."""
+    one = StoredToken(name="one", digest=digest_token("secret"), scope="run", created_s=0.0)
+    answers: list[list[StoredToken] | StorageFault] = [[one] if kept != "no token" else []]
+    if kept == "the last one removed":
+        answers.append([])
+    if store != "readable":
+        answers.append(StorageFault("unreachable"))
+
+    async def read() -> list[StoredToken]:
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(found, StorageFault):
+            raise found
+        return found
+
+    async def run() -> dict[str, int]:
+        tokens = Tokens(Settings(state="", host=host, token=fixed), read)
+        if store == "never read":
+            del answers[:-1]
+        for _ in range(3):
+            tokens._read_s = float("-inf")
+            await tokens.refresh()
+        callers = {"nobody": b"", "stored": b"Bearer secret", "fixed": b"Bearer the-fixed-token", "wrong": b"Bearer x"}
+        return {name: await may_ask(tokens, header) for name, header in callers.items()}
+
+    found = asyncio.run(run())
+    is_open = HOSTS[host] and fixed is None and kept == "no token" and store != "never read"
+    if is_open:
+        assert set(found.values()) == {200}
+        return
+    closed = 401 if store == "readable" else 503
+    stored = 200 if kept == "a token" and store == "readable" else closed
+    assert found == {"nobody": closed, "wrong": closed, "stored": stored, "fixed": 200 if fixed else closed}
+
+
+def test_the_last_token_removed_while_it_runs_opens_nothing(tmp_path: Path) -> None:
+    secret = add_token(tmp_path, "only", "admin")
+    running = start(tmp_path / "state.db", "--workers", "1", "--host", "127.0.0.2")
+    try:
+        bearer = {"authorization": f"Bearer {secret}"}
+        assert running.get("/jobs", **bearer).status == 200
+        assert main(["token", "remove", "only", "--state", str(tmp_path / "state.db")]) == 0
+        wait_until(lambda: running.get("/jobs", **bearer).status == 401)
+        for method, path, body in (("GET", "/jobs", None), ("POST", "/forecast", SMALL), ("GET", "/metrics", None)):
+            assert running.ask(method, path, body).status == 401
+        assert running.get("/live").status == 200
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "//", "http://a\tb"])
+def test_an_origin_that_is_no_address_is_refused_and_breaks_nothing(service: Running, origin: str) -> None:
+    assert service.get("/jobs", origin=origin).status == 403
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, dict[str, str], Path]]:
     """A service with a token of each scope, few requests a second, and an audit log."""
@@ -199,7 +272,12 @@ def test_the_audit_log_names_who_changed_and_who_was_refused(guarded: tuple[Runn
     job = running.post("/schedule", SCHEDULE, authorization=f"Bearer {tokens['run']}")
     assert job.status == 202
     running.get("/jobs", authorization="Bearer wrong")
-    expected = {("run", "POST", "/schedule", 202), ("127.0.0.1", "GET", "/jobs", 401)}
+    running.get("/jobs%0Aforged%20line", authorization="Bearer wrong")
+    expected = {
+        ("run", "POST", "/schedule", 202),
+        ("127.0.0.1", "GET", "/jobs", 401),
+        ("127.0.0.1", "GET", "/jobs\nforged line", 401),
+    }
 
     def read_log() -> set[tuple[Any, ...]]:
         lines = (folder / "audit.jsonl").read_text().splitlines(keepends=True)

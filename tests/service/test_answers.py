@@ -45,6 +45,19 @@ def test_a_forecast_is_that_of_the_command_line(service: Running, capsys: pytest
         assert reply.body[part] == printed[part]
 
 
+def test_a_rectangle_means_the_same_everywhere(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["forecast", "resnet50", "-d", "a100-80g", "-g", "1", "-b", "4", "--input-size", "384x768", "--json"]) == 0
+    )
+    printed = json.loads(capsys.readouterr().out)
+    body = {"workload": {"name": "resnet50", "batch": 4, "input_size": "3x384x768"}, "cluster": DEVICE}
+    reply = service.post("/forecast", body)
+    assert reply.status == 200, reply.body
+    assert reply.body["step"] == printed["step"]
+    square = {**body, "workload": {**body["workload"], "input_size": 384}}
+    assert service.post("/forecast", square).body["step"]["seconds"] < printed["step"]["seconds"]
+
+
 def test_a_fit_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-d", "t4", "-g", "1", "-b", "64", "--seq", "512", "--json"]
     assert main(["fit", "gpt2", *words]) == 0
@@ -55,12 +68,57 @@ def test_a_fit_is_that_of_the_command_line(service: Running, capsys: pytest.Capt
     assert reply.body == printed
 
 
-def test_the_same_request_in_other_words_is_answered_from_memory(service: Running) -> None:
-    first = service.post("/forecast", asked(job={"steps": 12345}))
-    before = read_metric(service, "traincast_cache_hits_total")
-    turned = dict(reversed(asked(job={"steps": 12345}).items()))
-    assert service.post("/forecast", turned).body == first.body
-    assert read_metric(service, "traincast_cache_hits_total") == before + 1
+def test_a_short_question_means_what_the_command_means(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forecast", "llama-3-8b", "--gpus", "8xh100", "--tokens", "15B", "--tp", "2", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    reply = service.post("/forecast", {"model": "llama-3-8b", "gpus": "8xh100", "tokens": "15B", "tp": 2})
+    assert reply.status == 200
+    for key in ("step", "memory", "job", "usd", "assumptions", "settings"):
+        assert reply.body[key] == printed[key]
+    tables = {"workload": {"name": "llama-3-8b"}, "cluster": {"device": "h100", "devices_per_node": 8}}
+    long = service.post("/forecast", {**tables, "parallelism": {"tensor": 2}, "job": {"tokens": "15B"}})
+    assert long.body["step"] == reply.body["step"]
+    assert reply.body["mfu"] == printed["utilization"]
+    assert reply.body["tokens_per_s"] == pytest.approx(printed["samples_per_s"] * printed["settings"]["seq"])
+    unknown = service.post("/forecast", {"model": "gpt2", "gpus": "8xh100", "tokns": "15B"})
+    assert unknown.status == 422
+    assert "unknown key 'tokns'" in unknown.error
+    refused = service.post("/forecast", {"model": "gpt2", "gpus": "many"})
+    assert (refused.status, refused.headers["content-type"]) == (422, "application/problem+json")
+    assert refused.body["title"] == "Unprocessable Entity"
+    assert "write 8xh100" in refused.error
+
+
+def test_advice_is_that_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--gpus", "8xa100-80g", "--batch", "4", "--seq", "1024", "--steps", "10000"]
+    assert main(["advise", "gpt2-xl", *words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    body = {"model": "gpt2-xl", "gpus": "8xa100-80g", "batch": 4, "seq": 1024, "steps": 10000}
+    reply = service.post("/advise", body)
+    assert reply.status == 200
+    for key in ("sentences", "suggestions", "assumptions"):
+        assert reply.body[key] == printed[key]
+
+
+def test_a_trace_is_compared_as_by_the_command_line(
+    service: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 9000, "pid": 1, "tid": 1},
+        {"ph": "X", "cat": "kernel", "name": "ampere_sgemm_128x64_tn", "ts": 10, "dur": 5000, "pid": 0, "tid": 7},
+    ]
+    document = {"traceEvents": events, "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
+    trace.write_text(json.dumps(document))
+    code = main(["compare", str(trace), "gpt2", "--batch", "4", "--seq", "256", "--json"])
+    said = capsys.readouterr()
+    reply = service.post("/compare", {"model": "gpt2", "batch": 4, "seq": 256, "trace": document})
+    if code == 0:
+        assert reply.status == 200, reply.body
+        assert reply.body == json.loads(said.out)
+    else:
+        assert reply.status == 422
+        assert str(trace) not in reply.error
 
 
 def read_metric(service: Running, name: str) -> float:
@@ -91,29 +149,30 @@ def test_an_uploaded_graph_is_forecast_by_its_id(service: Running) -> None:
     assert upload.status == 200
     assert (upload.body["kind"], upload.body["batch_size"], upload.body["any_batch"]) == ("graph", 32, False)
     by_id = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": DEVICE})
-    inline = service.post("/forecast", {"workload": {"graph": saved_graph()}, "cluster": DEVICE})
-    assert by_id.status == inline.status == 200
-    assert by_id.body["step"] == inline.body["step"]
+    assert by_id.status == 200
+    assert service.upload(saved_graph()) != upload.body["model"]  # other bytes, the same graph
     node = {"device": "a100-80g", "devices_per_node": 8}
     chosen = service.post("/forecast", {"workload": {"model": upload.body["model"]}, "cluster": node}).body
-    assert any("no plan is named; plain data parallel" in said for said in chosen["assumptions"])
+    assert any("no plan is named: data parallel (DDP)" in said for said in chosen["assumptions"])
     assert chosen["parallelism"]["data"] == 8
 
 
 def test_a_graph_of_one_batch_refuses_another(service: Running) -> None:
-    reply = service.post("/forecast", {"workload": {"graph": saved_graph(), "batch": 7}, "cluster": DEVICE})
+    reply = service.post(
+        "/forecast", {"workload": {"model": service.upload(saved_graph()), "batch": 7}, "cluster": DEVICE}
+    )
     assert reply.status == 422
     assert "captured at a batch of 32, not 7" in reply.error
 
 
 def test_a_graph_recorded_at_two_batches_takes_any(service: Running) -> None:
-    workload = {"graph": saved_graph(any_batch=True), "batch": 48}
+    workload = {"model": service.upload(saved_graph(any_batch=True)), "batch": 48}
     assert service.post("/forecast", {"workload": workload, "cluster": DEVICE}).body["global_batch"] == 48
 
 
 @pytest.mark.parametrize("any_batch", [False, True])
 def test_an_upload_is_advised_like_any_model(service: Running, any_batch: bool) -> None:
-    workload = {"graph": saved_graph(any_batch=any_batch), "batch": 32}
+    workload = {"model": service.upload(saved_graph(any_batch=any_batch)), "batch": 32}
     body = service.post("/forecast", {"workload": workload, "cluster": DEVICE, "advice": True}).body
     said = body["advice"]["sentences"]
     assert said[0].startswith(f"One step of {body['workload']} with 32 samples")
@@ -122,7 +181,9 @@ def test_an_upload_is_advised_like_any_model(service: Running, any_batch: bool) 
 
 
 def test_a_fit_of_an_upload_finds_its_largest_batch(service: Running) -> None:
-    reply = service.post("/fit", {"workload": {"graph": saved_graph(any_batch=True)}, "cluster": DEVICE})
+    reply = service.post(
+        "/fit", {"workload": {"model": service.upload(saved_graph(any_batch=True))}, "cluster": DEVICE}
+    )
     assert reply.status == 200
     assert reply.body["largest_batch"] > 1000
     assert reply.body["longest_sequence"] is None
@@ -132,7 +193,7 @@ def test_a_hugging_face_config_is_recorded_and_forecast_at_any_batch(service: Ru
     pytest.importorskip("transformers")
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
               "intermediate_size": 128, "vocab_size": 100}  # fmt: skip
-    asked = {"workload": {"config": config, "seq": 16, "batch": 6}, "cluster": DEVICE}
+    asked = {"workload": {"model": service.upload(config), "seq": 16, "batch": 6}, "cluster": DEVICE}
     reply = service.post("/forecast", asked)
     assert (reply.status, reply.body["global_batch"]) == (200, 6)
     assert reply.body["workload"] == "llama"
@@ -150,16 +211,6 @@ def test_an_onnx_file_is_recorded_and_forecast(service: Running) -> None:
     assert (upload.body["kind"], upload.body["name"], upload.body["parameters"]) == ("onnx", "tiny", 64 * 32)
     reply = service.post("/forecast", {"workload": {"model": upload.body["model"], "batch": 5}, "cluster": DEVICE})
     assert (reply.status, reply.body["global_batch"]) == (200, 5)
-
-
-def test_similar_workloads_are_those_of_the_command_line(service: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    if main(["similar", "resnet50", "-b", "32", "-n", "3", "--json"]) != 0:
-        pytest.skip(f"no table of known workloads: {capsys.readouterr().err}")
-    printed = json.loads(capsys.readouterr().out)
-    reply = service.post("/similar", {"workload": {"name": "resnet50", "batch": 32}, "count": 3})
-    assert reply.status == 200
-    assert reply.body["distance"] == pytest.approx(printed["distance"])
-    assert [each["name"] for each in reply.body["neighbours"]] == [each["name"] for each in printed["neighbours"]]
 
 
 @pytest.mark.parametrize("kind", ["devices", "links", "nodes", "workloads", "datasets"])

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 
 from service.conftest import Running, start
 from traincast.__main__ import main
-from traincast.forecast import forecast
+from traincast.plan import forecast
 from traincast.spec import Question, WorkloadOptions
 
 WORDS = ("gpt2", "--device", "a100-sxm4-40g", "--precision", "fp32", "--seq", "256", "--batch", "4", "--json")

@@ -1,5 +1,7 @@
 """Plans and schedules run beside the service: watched, cancelled, and kept through any end of it."""
 
+import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 
 from service.conftest import Running, start, wait_until
 from traincast.errors import InvalidInput
+from traincast.service._faults import Busy, NotFound
 from traincast.service._limits import Limits
 from traincast.service._sqlite import SqliteDatabase
-from traincast.service._state import MOST_STARTS, State, StoredJob, read_graph
+from traincast.service._state import MOST_DEATHS, State
 
 SCHEDULE: dict[str, Any] = {
     "trace": {"synthetic": 60},
@@ -17,7 +20,7 @@ SCHEDULE: dict[str, Any] = {
     "policies": ["fifo", "srtf"],
     "seed": 3,
 }
-LONG = {**SCHEDULE, "trace": {"synthetic": 20_000}, "policies": ["gittins", "themis", "pollux"], "cluster": "64x8"}
+LONG = {**SCHEDULE, "trace": {"synthetic": 20_000}, "policies": ["quota", "conservative", "pollux"], "cluster": "64x8"}
 PLAN: dict[str, Any] = {
     "workload": {"name": "gpt2", "seq": 256, "precision": "bf16"},
     "cluster": {"device": "a100-80g", "devices_per_node": 4},
@@ -146,9 +149,7 @@ def state(tmp_path: Path) -> State:
 
 
 def add_job(state: State) -> str:
-    job = state.add_job("plan", "{}")
-    assert isinstance(job, StoredJob)
-    return job.id
+    return state.add_job("plan", "{}").id
 
 
 def test_jobs_are_taken_in_the_order_they_came(state: State) -> None:
@@ -158,13 +159,54 @@ def test_jobs_are_taken_in_the_order_they_came(state: State) -> None:
     state.close()
 
 
-def test_a_job_that_was_interrupted_too_often_is_given_up(state: State) -> None:
+def test_only_a_worker_that_died_by_itself_uses_up_tries(state: State) -> None:
     job = add_job(state)
-    for _ in range(MOST_STARTS):
-        assert state.take_job() is not None
-        state.recover()
+    for _ in range(3 * MOST_DEATHS):
+        # The service or the machine was killed, or a signal ended the worker.
+        assert state.take_job("a") is not None
+        assert state.recover() == 1
+        assert state.take_job("b") is not None
+        assert state.put_back(job, owner="b")
+    for _ in range(MOST_DEATHS):
+        assert state.take_job("c") is not None
+        state.put_back(job, owner="c", died="out of memory")
     assert state.find_job(job).state == "failed"
-    assert "not tried again" in str(state.find_job(job).error)
+    assert f"out of memory ({MOST_DEATHS} times)" in str(state.find_job(job).error)
+    state.close()
+
+
+def test_clients_take_turns_and_have_so_many_places_each(state: State) -> None:
+    for number in range(3):
+        state.add_job("plan", str(number), client="greedy", most_waiting=5, most_of_client=3)
+    with pytest.raises(Busy, match="3 jobs of this client wait"):
+        state.add_job("plan", "3", client="greedy", most_waiting=5, most_of_client=3)
+    state.add_job("plan", "modest", client="modest", most_waiting=5, most_of_client=3)
+    asked = [state.take_job().request for _ in range(4)]  # type: ignore[union-attr]
+    assert asked == ["0", "modest", "1", "2"]
+    state.add_job("plan", "4", client="greedy")
+    assert state.take_job(not_of=["greedy"]) is None
+    state.close()
+
+
+@pytest.mark.parametrize("days", [-30, 30])
+def test_a_clock_that_jumps_keeps_what_comes_in(state: State, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    for number in range(4):
+        keep_model(state, f"before-{number}")
+        state.finish_job(add_job(state), "done", result=b"{}")
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + days * 86_400)
+    keep_model(state, "after")
+    assert state.find_graph("after", "{}") is not None
+    job = add_job(state)
+    assert state.finish_job(job, "done", result=b"{}")
+    assert state.find_job(job).state == "done"
+    state.close()
+
+
+def test_text_that_no_database_holds_is_cleaned(state: State) -> None:
+    job = add_job(state)
+    assert state.finish_job(job, "failed", error="a\0b\ud800c")
+    assert state.find_job(job).error == "a\ufffdb?c"
     state.close()
 
 
@@ -175,21 +217,23 @@ def test_the_end_of_a_job_is_final_and_the_oldest_ends_are_dropped(state: State)
     assert not state.finish_job(ids[-1], "cancelled")
     assert state.find_job(ids[-1]).state == "done"
     assert state.find_result(ids[-1]) == b"{}"
-    assert state.count_jobs()["done"] == 3
-    with pytest.raises(KeyError):
+    assert state.read_queue().counts["done"] == 3
+    with pytest.raises(NotFound):
         state.find_job(ids[0])
     state.close()
 
 
-def test_models_beyond_the_kept_ones_are_dropped_with_their_graphs(state: State, tmp_path: Path) -> None:
+def keep_model(state: State, model: str) -> None:
+    packed = zlib.compress(b"y")
+    state.add_model(model=model, name="m", kind="graph", content=packed, options="{}", graph=packed, about='{"a": 1}')
+
+
+def test_models_beyond_the_kept_ones_are_dropped_with_their_graphs(state: State) -> None:
     for number in range(4):
-        state.add_model(
-            model=str(number), name="m", kind="graph", content=b"x", options="{}", graph=b"y", about='{"a": 1}'
-        )
+        keep_model(state, str(number))
     assert state.find_model("0") is None
     assert state.find_graph("0", "{}") is None
-    assert state.find_graph("3", "{}") == {"a": 1}
-    assert read_graph(str(tmp_path / "state.db"), "3", "{}") == b"y"
+    assert state.find_graph("3", "{}") == ('{"a": 1}', zlib.compress(b"y"))
     state.close()
 
 

@@ -383,7 +383,7 @@ def test_a_token_is_asked_for_once(page: Any, service: Running) -> None:
         if route.request.headers.get("authorization") == "Bearer open sesame":
             route.continue_()
         else:
-            route.fulfill(status=401, json={"error": "a token is needed"})
+            route.fulfill(status=401, json={"detail": "a token is needed"})
 
     page.route("**/forecast", guard)
     page.route("**/catalog/**", guard)
@@ -396,7 +396,7 @@ def test_a_token_is_asked_for_once(page: Any, service: Running) -> None:
 def test_a_service_that_went_away_is_named(page: Any, service: Running) -> None:
     visit(page, service)
     wait_step(page)
-    page.route("**/forecast", lambda route: route.fulfill(status=429, json={"error": "256 requests wait already"}))
+    page.route("**/forecast", lambda route: route.fulfill(status=429, json={"detail": "256 requests wait already"}))
     page.click("#ask")
     page.wait_for_selector("#panel-forecast [role=alert]")
     assert "256 requests wait already" in page.inner_text("#panel-forecast")
@@ -407,7 +407,7 @@ def test_what_was_assumed_and_what_the_answer_is_for_stand_on_the_page(page: Any
     wait_step(page)
     said = str(page.inner_text("#assumptions"))
     assert "bf16" in said
-    assert "stack megatron-core" in said
+    assert "framework megatron-core" in said
     assert "splits the sequence along the tensor axis" in said
 
 

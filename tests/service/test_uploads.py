@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
+from traincast.capture import _untrusted as untrusted
+from traincast.capture._untrusted import MODEL_TYPES, _keep_inside, _refuse, check_config
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError
-from traincast.service import _uploads as uploads
-from traincast.service._uploads import (
-    MODEL_TYPES,
-    _keep_inside,
-    _refuse,
-    check_config,
-    guess_kind,
-    parse_json,
-    unpack,
-)
+from traincast.service._requests import parse_json
+from traincast.service._uploads import guess_kind, unpack
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -106,7 +100,7 @@ def test_the_recording_worker_may_not_start_or_call_anything(event: str) -> None
 def test_the_recording_worker_opens_only_libraries_and_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_own_folders", [tmp_path.resolve()])
+    monkeypatch.setattr(untrusted, "_own_folders", [tmp_path.resolve()])
     _refuse("open", (str(tmp_path / "model.onnx"), "w", 0))
     _refuse("open", (json.__file__, "r", 0))
     for path in ("/etc/passwd", "../elsewhere", str(Path.home() / ".ssh" / "id_rsa")):

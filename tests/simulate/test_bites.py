@@ -9,12 +9,13 @@ from builders import make_matmul, make_mlp
 from traincast.lower._rewrite import as_stage
 from traincast.simulate import replay_memory
 from traincast.simulate._allocator import LARGE_ROUNDING_BYTES, ROUNDING_BYTES, CachingAllocator
+from traincast.simulate._beside import hide_pieces
 from traincast.simulate._memory import _course_of
 from traincast.simulate._order import _by_formula
-from traincast.simulate._passes import Spent, hide_chunks
+from traincast.simulate._passes import Spent
 from traincast.simulate._reserve import BESIDE_STREAM, reserve, reserved_bytes
 from traincast.simulate._step import StageRun, join_stages
-from traincast.spec import Collective, Estimate
+from traincast.spec import Collective, Estimate, Repeat, Stage, Task
 
 
 def estimate(seconds: float) -> Estimate:
@@ -26,11 +27,34 @@ def test_a_gather_in_pieces_hides_all_but_one_behind_its_product(ranks: int) -> 
     gather = Collective(
         kind="all_gather", num_bytes=1e6, axis="tensor", num_ranks=ranks, stride=1, phase="forward", chunked=True
     )
-    shown = hide_chunks((gather, make_matmul()), (estimate(3.0), estimate(8.0)))
+    shown = hide_pieces(_one_layer(gather, make_matmul()), (estimate(3.0), estimate(8.0)))
     assert shown[0].seconds == pytest.approx(3.0 / ranks)
     # What is longer than the product stays.
-    shown = hide_chunks((gather, make_matmul()), (estimate(10.0), estimate(4.0)))
+    shown = hide_pieces(_one_layer(gather, make_matmul()), (estimate(10.0), estimate(4.0)))
     assert shown[0].seconds == pytest.approx(10.0 - 4.0 * (1 - 1 / ranks))
+
+
+def test_gradients_that_are_reduced_between_a_matmul_and_its_scatter_do_not_part_them() -> None:
+    matmul = replace(make_matmul(), phase="backward")
+    gradient = Collective(kind="all_reduce", num_bytes=1e6, axis="data", num_ranks=2, stride=4, phase="gradient")
+    scatter = Collective(
+        kind="reduce_scatter", num_bytes=1e6, axis="tensor", num_ranks=4, stride=1, phase="backward", chunked=True
+    )
+    shown = hide_pieces(_one_layer(matmul, gradient, scatter), (estimate(8.0), estimate(1.0), estimate(4.0)))
+    assert shown[2].seconds == pytest.approx(1.0)
+
+
+def test_the_last_gather_of_a_layer_hides_behind_the_first_matmul_of_the_next() -> None:
+    gather = Collective(
+        kind="all_gather", num_bytes=1e6, axis="tensor", num_ranks=4, stride=1, phase="forward", chunked=True
+    )
+    times = estimate(8.0), estimate(4.0)
+    assert hide_pieces(_one_layer(make_matmul(), gather, count=3), times)[1].seconds == pytest.approx(1.0)
+    assert hide_pieces(_one_layer(make_matmul(), gather), times)[1].seconds == 4.0
+
+
+def _one_layer(*tasks: Task, count: int = 1) -> Stage:
+    return Stage(tasks=tasks, repeats=(Repeat(start=0, stop=len(tasks), count=count),), tensors=())
 
 
 def test_activations_and_their_gradients_cross_each_boundary_of_a_pipeline() -> None:
@@ -76,11 +100,11 @@ def test_the_fullest_moment_may_be_in_the_last_repetition(batch: int) -> None:
 
 def test_an_allocator_rounds_requests_and_segments_up() -> None:
     allocator = CachingAllocator()
-    assert allocator.allocate("a", 1.0)
-    assert allocator.allocate("b", ROUNDING_BYTES + 1.0)
+    allocator.allocate("a", 1.0)
+    allocator.allocate("b", ROUNDING_BYTES + 1.0)
     assert allocator.allocated_bytes == 3 * ROUNDING_BYTES
     large = CachingAllocator()
-    assert large.allocate("a", 20 * LARGE_ROUNDING_BYTES + 1.0)
+    large.allocate("a", 20 * LARGE_ROUNDING_BYTES + 1.0)
     assert large.reserved_bytes == 21 * LARGE_ROUNDING_BYTES
 
 

@@ -9,7 +9,7 @@ from builders import make_cluster
 from traincast.catalog._workloads import from_shape
 from traincast.errors import IllegalPlan
 from traincast.forecast import forecast
-from traincast.forecast._ask import ask
+from traincast.plan._ask import ask
 from traincast.spec import Forecast, Graph, Job, Link, Parallelism, Question, WorkloadOptions
 
 PLAN = Parallelism(data=8, expert=8, micro_batches=4)

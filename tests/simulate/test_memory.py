@@ -30,9 +30,9 @@ def test_a_folded_graph_has_the_peak_of_the_unfolded_one(layers: int, width: int
 
 
 def test_parts_of_the_peak_add_up() -> None:
-    profile = replay_memory(as_stage(make_mlp()), capacity_bytes=1e9, overhead_bytes=5e6, overheads=Overheads())
+    profile = replay_memory(as_stage(make_mlp()), capacity_bytes=1e9, overhead_bytes=5e6, overheads=Overheads.usual())
     assert sum(profile.by_role.values()) == pytest.approx(profile.peak_bytes)
-    assert profile.by_role["workspace"] == Overheads().workspace_bytes
+    assert profile.by_role["workspace"] == Overheads.usual().workspace_bytes
 
 
 def test_what_lies_outside_the_allocator_must_fit_but_is_no_part_of_the_peak() -> None:
@@ -152,7 +152,7 @@ def test_sequence_parallelism_divides_what_tensor_parallelism_leaves_whole() -> 
 
 def _held(stage: Stage, **how: bool) -> float:
     how = {"pipelined": False, "lone_pass": False, "replicated": False, **how}
-    return Gathers.of(stage).num_held(Overheads(), **how)
+    return Gathers.of(stage).num_held(Overheads.usual(), **how)
 
 
 def test_gathers_are_held_more_by_longer_pipelines_and_never_more_than_once() -> None:
@@ -167,7 +167,7 @@ def test_gathers_are_held_more_by_longer_pipelines_and_never_more_than_once() ->
 def test_a_host_is_ahead_by_a_number_of_gathers_and_not_by_a_share_of_the_model() -> None:
     (stage,) = _lower_llama(tensor=4, sequence_parallel=True).stages
     deep = replace(stage, repeats=tuple(replace(repeat, count=80) for repeat in stage.repeats))
-    assert _held(deep) == _held(stage) == Overheads().queued_gathers
+    assert _held(deep) == _held(stage) == Overheads.usual().queued_gathers
 
 
 def test_a_step_of_one_pass_holds_no_more_gathers_than_it_makes() -> None:
@@ -178,8 +178,8 @@ def test_a_step_of_one_pass_holds_no_more_gathers_than_it_makes() -> None:
 def test_replicas_on_a_wide_tensor_axis_wait_for_large_gathers() -> None:
     (stage,) = _lower_llama(tensor=4, sequence_parallel=True).stages
     wide = replace(Gathers.of(stage), num_ranks=64, largest_bytes=1e9)
-    alone = wide.num_held(Overheads(), pipelined=False, lone_pass=False, replicated=False)
-    together = wide.num_held(Overheads(), pipelined=False, lone_pass=False, replicated=True)
+    alone = wide.num_held(Overheads.usual(), pipelined=False, lone_pass=False, replicated=False)
+    together = wide.num_held(Overheads.usual(), pipelined=False, lone_pass=False, replicated=True)
     assert together < 0.01 * alone
 
 
@@ -191,11 +191,11 @@ def test_what_a_wide_axis_holds_need_not_fit() -> None:
     (stage,) = _lower_llama(tensor=4, sequence_parallel=True).stages
     one = replay_pass(stage, accumulates=True)
     wide = replace(one, gathers=replace(one.gathers, num_ranks=64, largest_bytes=2e8, mean_bytes=2e8))
-    how: dict[str, Any] = {"overhead_bytes": 0.0, "pipelined": False, "overheads": Overheads()}
+    how: dict[str, Any] = {"overhead_bytes": 0.0, "pipelined": False, "overheads": Overheads.usual()}
     roomy = add_up(stage, wide, capacity_bytes=1e12, **how)
     narrow = add_up(stage, replace(wide, gathers=replace(wide.gathers, num_ranks=4)), capacity_bytes=5e9, **how)
     tight = add_up(stage, wide, capacity_bytes=5e9, **how)
-    assert roomy.by_role["gathered inputs"] == pytest.approx(Overheads().queued_gathers * 2e8, rel=0.01)
+    assert roomy.by_role["gathered inputs"] == pytest.approx(Overheads.usual().queued_gathers * 2e8, rel=0.01)
     assert tight.needed_bytes < narrow.needed_bytes
 
 
@@ -233,10 +233,10 @@ def test_behind_the_last_product_the_wide_scores_and_the_loss_may_have_stages_of
 
 def test_stages_replayed_together_are_the_stages_replayed_alone() -> None:
     stages = _lower_llama(tensor=2, pipeline=4, sequence_parallel=True).stages
-    together = replay_stages(stages, capacity_bytes=1e11, micro_batches=8, overheads=Overheads())
+    together = replay_stages(stages, capacity_bytes=1e11, micro_batches=8, overheads=Overheads.usual())
     for stage, profile in zip(stages, together, strict=True):
         alone = replay_memory(
-            stage, capacity_bytes=1e11, micro_batches=8, overheads=Overheads(), pipelined=True
+            stage, capacity_bytes=1e11, micro_batches=8, overheads=Overheads.usual(), pipelined=True
         )  # fmt: skip
         assert profile.peak_bytes == pytest.approx(alone.peak_bytes)
         assert profile.by_role == pytest.approx(alone.by_role)

@@ -229,7 +229,10 @@ def test_what_a_stack_sends_last_is_all_that_a_long_backward_does_not_hide() -> 
         return simulate_step(program, estimates).duration_s
 
     total = sum(tensor.num_bytes * tensor.copies for tensor in make_mlp(layers=6).tensors if tensor.role == "gradient")
-    chance, small, whole = PlanHabits(), PlanHabits(last_bucket_bytes=total / 100), PlanHabits(last_bucket_bytes=1.0)
+    chance, small, whole = (
+        PlanHabits(),
+        *(PlanHabits(amounts=(("last_bucket_bytes", last),)) for last in (total / 100, 1.0)),
+    )
     assert step(small, total / 2) < step(chance, total / 2)
     # Gradients that fill no more than one bucket leave together, whatever its first part would hold.
     assert step(whole, 2 * total) == pytest.approx(step(chance, 2 * total))

@@ -9,7 +9,7 @@ from traincast.catalog._workloads import from_shape, workload
 from traincast.lower import lower
 from traincast.lower._rewrite import as_stage
 from traincast.simulate import replay_memory
-from traincast.simulate._reserve import LEAN, Surroundings, device_bytes, reserve, reserved_bytes, searches_algorithms
+from traincast.simulate._reserve import Surroundings, device_bytes, reserve, reserved_bytes, searches_algorithms
 from traincast.spec import Parallelism
 from traincast.units import MIB
 
@@ -50,7 +50,7 @@ def test_passes_in_flight_are_reserved_too() -> None:
 
 
 def test_a_meter_shows_context_and_more_than_tensors_and_never_more_than_the_device() -> None:
-    around = Surroundings()
+    around = Surroundings.usual()
     shown = [
         device_bytes(reserved, capacity_bytes=80e9, searches=False, around=around)
         for reserved in (0.0, 1e9, 10e9, 60e9, 200e9, 1e18)
@@ -59,10 +59,25 @@ def test_a_meter_shows_context_and_more_than_tensors_and_never_more_than_the_dev
     assert shown[0] == pytest.approx(around.context_bytes)
     assert shown[2] == pytest.approx(around.context_bytes + 10e9 * (1 + around.unseen))
     assert shown[-1] == pytest.approx(around.full * 80e9)
-    assert device_bytes(10e9, capacity_bytes=80e9, searches=False, around=LEAN) < shown[2]
+    assert device_bytes(10e9, capacity_bytes=80e9, searches=False, around=Surroundings.usual(lean=True)) < shown[2]
     assert device_bytes(10e9, capacity_bytes=80e9, searches=True, around=around) > shown[2]
 
 
 def test_only_convolutions_have_their_algorithms_searched() -> None:
     assert searches_algorithms(as_stage(workload("resnet50", batch=1)))
     assert not searches_algorithms(as_stage(make_mlp()))
+
+
+def test_a_flat_update_takes_memory_of_its_own() -> None:
+    """The fp32 copy of all gradients finds no hole that layers left; in pieces it finds some."""
+    stage = as_stage(workload("bert-base-squad", batch=16, precision="fp16-amp"))
+    assert reserve(stage, accumulates=True, flat_update=True) >= reserve(stage, accumulates=True)
+
+
+def test_communicators_are_seen_by_the_meter() -> None:
+    around = Surroundings.usual(lean=True)
+    alone, joined = (
+        device_bytes(1e10, capacity_bytes=8e10, searches=False, around=around, communicators=amount)
+        for amount in (0.0, 2e9)
+    )
+    assert joined - alone == pytest.approx(2e9, rel=1e-3)

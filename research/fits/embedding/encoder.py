@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from traincast.embed import LOG_SCALE, SIZE, Array, Describe, Encoder, Nodes, describe, reverse
+from traincast.embed._encoder import SIZE, Encoder, reverse
+from traincast.embed._features import LOG_SCALE, Array, Describe, GraphNodes, describe
 from traincast.errors import InvalidInput
 from traincast.spec import KINDS, Graph
 
@@ -146,7 +147,7 @@ class Batch:
     far_back: Tensor
 
 
-def stack(nodes: Sequence[Nodes], targets: Sequence[Sequence[float]]) -> Batch:
+def stack(nodes: Sequence[GraphNodes], targets: Sequence[Sequence[float]]) -> Batch:
     longest = max(each.num_nodes for each in nodes)
     features = np.zeros((len(nodes), longest, nodes[0].features.shape[1]), dtype=np.float32)
     present = np.zeros((len(nodes), longest), dtype=np.float32)

@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 
 from research.corpus import load_corpus
-from research.papers.compare import train_default
-from research.papers.stack import Learner
-from traincast.cost import WEIGHTS, save_network
-from traincast.errors import InvalidInput
+from research.fits.interaction.layers import learn_network
+from research.fits.weights import save_network
+from traincast.cost import WEIGHTS
 
 
 def main() -> None:
@@ -15,11 +14,9 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=WEIGHTS)
     options = parser.parse_args()
     corpus = load_corpus()
-    model, steps = train_default(Learner.of(corpus))
-    if model.network is None:
-        raise InvalidInput("the corpus taught no network")
+    steps = [step for step in corpus.steps if step.key in corpus.graphs]
     save_network(
-        model.network, options.out,
+        learn_network(corpus), options.out,
         {"steps": str(len(steps)), "architectures": str(len({step.name for step in steps})), "made_by": "make fit-interaction"},
     )  # fmt: skip
 

@@ -5,20 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.cost import (
-    BOUND,
-    NEIGHBOURS,
-    NUM_FEATURES,
-    NUM_ROUNDS,
-    NUMERIC,
-    SORTS,
-    Array,
-    Flow,
-    Neighbourhood,
-    Network,
-    Places,
-)
+from traincast.cost import Network
+from traincast.cost._interaction import NEIGHBOURS, NUM_ROUNDS
+from traincast.cost._interaction.features import NUM_PASSES, NUMERIC, SORTS, Array, Flow, Neighbourhood, Places
+from traincast.cost._interaction.nodes import CONSTANTS
 from traincast.errors import InvalidInput
+
+NUM_FEATURES = len(SORTS) + NUM_PASSES + len(NUMERIC)
+
+
+def inputs_of(network: Network, seen: Neighbourhood) -> Array:
+    of_kind, of_pass = np.eye(len(SORTS))[seen.sorts], np.eye(NUM_PASSES)[seen.passes]
+    return np.concatenate([of_kind, of_pass, network._scaled(seen)], axis=1)
+
+
+def turned(flow: Flow) -> Flow:
+    """Against its direction: what a gradient needs."""
+    return Flow.of(flow.ends, flow.origins, flow.weights, size=flow.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Training:
     decay: float = 1e-3
     tolerance: float = 0.1
     """Relative errors above it count linearly (Huber 1964)."""
-    bound: float = BOUND
+    bound: float = CONSTANTS.bound
     fades: bool = True
     """Corrections vanish outside of the training data; off for a network that answers alone."""
     seed: int = 0
@@ -69,8 +72,8 @@ def fit_network(examples: Sequence[Example], training: Training | None = None) -
     owner, log_seconds = _sums(examples)
     network = _begin(seen, chosen)
     batch = _Batch(
-        inputs=network.inputs(seen), nearness=network.nearness(seen), flows=_flows(examples), spent=seen.seconds * seen.counts,
-        owner=owner, log_seconds=log_seconds,
+        inputs=inputs_of(network, seen), nearness=network.nearness(seen), flows=_flows(examples),
+        spent=seen.seconds * seen.counts, owner=owner, log_seconds=log_seconds,
     )  # fmt: skip
     weights = {name: value.copy() for name, value in network.weights.items()}
     first = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -191,7 +194,7 @@ def _flows(examples: Sequence[Example]) -> tuple[tuple[Flow, Flow], ...]:
         origins = np.concatenate([flow.origins + start for flow, start in zip(flows, starts, strict=False)])
         ends = np.concatenate([flow.ends + start for flow, start in zip(flows, starts, strict=False)])
         whole = Flow.of(origins, ends, np.concatenate([flow.weights for flow in flows]), size=int(starts[-1]))
-        joined.append((whole, whole.turned()))
+        joined.append((whole, turned(whole)))
     return tuple(joined)
 
 

@@ -10,7 +10,6 @@ import hashlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu import members as members_module
-from research.fits.interaction_gpu.blend import NOTHING, LeftOut, correct, cross_fit
+from research.fits.interaction_gpu.blend import NOTHING, LeftOut, cross_fit
 from research.fits.interaction_gpu.data import Data, cache_file, read_everything
 from research.fits.interaction_gpu.members import Table, Trained, apply_kinds, fit_kinds, fit_network
-from traincast.cost import BEHAVIOURS, ENSEMBLE, MEMBERS, Blend
+from traincast.cost._interaction.ensemble import ENSEMBLE, MEMBERS, Blend
+from traincast.cost._interaction.nodes import BEHAVIOURS
 from traincast.files import write_json
 
 Array = NDArray[np.float64]
@@ -55,43 +55,6 @@ def fit_members(table: Table, rows: NDArray[np.bool_], *, seed: int = 0) -> tupl
 def apply_members(table: Table, members: tuple[Array, Trained, Trained]) -> dict[str, Array]:
     kinds, operators, graph = members
     return dict(zip(MEMBERS, (apply_kinds(table, kinds), operators.apply(table), graph.apply(table)), strict=True))
-
-
-NEWER = "4090"
-"""The GPU that is left out by `leave_newer_out`."""
-
-
-def leave_newer_out(data: Data, table: Table, left_out: LeftOut, *, seed: int = 0) -> LeftOut:
-    """As `left_out`, by members that saw nothing of the newer GPU either; kept in the temporary folder."""
-    path = _left_out_file(seed).with_suffix(".newer.npz")
-    if path.is_file():
-        with np.load(path) as found:
-            return replace(left_out, logs={name: found[name] for name in MEMBERS})
-    fold = fold_programs(data)
-    known = teaching_rows(data) & np.array([NEWER not in row.condition for row in data.rows])
-    logs = {name: np.zeros(len(table.node_class)) for name in MEMBERS}
-    for one in range(FAMILY_FOLDS):
-        members = apply_members(table, fit_members(table, known & (fold[table.row_program] != one), seed=seed))
-        asked = fold[table.node_program] == one
-        for name in MEMBERS:
-            logs[name][asked] = members[name][asked]
-    kinds, operators, graph = (logs[name].astype(np.float32) for name in MEMBERS)
-    np.savez_compressed(path, kinds=kinds, operators=operators, graph=graph)
-    return replace(left_out, logs=logs)
-
-
-def leave_device_out(data: Data, table: Table, left_out: LeftOut, blends: dict[str, Blend]) -> None:
-    """The 4090's rows by members that saw the 3090 alone, families left out as well: eager inference, the blend as chosen."""
-    newer = leave_newer_out(data, table, left_out)
-    moved = correct(table, newer, blends.get("inference on images", NOTHING))
-    plain = np.zeros(len(table.node_class))
-    for group in ("4090 eager 2.4", "4090 eager 2.9.1", "4090 NHWC 2.4"):
-        there = left_out.group == group
-        cells = [
-            f"{name} {_describe(np.abs(np.expm1(table.log_step(each) - table.log_measured))[there])}"
-            for name, each in (("layers", plain), *newer.logs.items(), ("ensemble", moved))
-        ]
-        sys.stdout.write(f"3090 -> {group:16} n {int(there.sum()):4}  {'  '.join(cells)}\n")
 
 
 def leave_out(data: Data, table: Table, *, seed: int = 0) -> tuple[LeftOut, tuple[Array, Trained, Trained]]:
@@ -253,14 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=ENSEMBLE)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device-out", action="store_true", help="also leave the newer GPU out, and write nothing")
     asked = parser.parse_args(arguments)
     data = read_everything()
     table = Table.of(data)
-    if asked.device_out:
-        left_out = recall_left_out(data, table, seed=asked.seed)
-    else:
-        left_out, members = leave_out(data, table, seed=asked.seed)
+    left_out, members = leave_out(data, table, seed=asked.seed)
     answers, teaches = np.zeros(len(data.rows)), teaching_rows(data)
     blends: dict[str, Blend] = {}
     for behaviour in BEHAVIOURS:
@@ -272,9 +231,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if chosen is not NOTHING and any(chosen.weights):
                 blends[behaviour] = chosen
     report(data, table, left_out, answers)
-    if asked.device_out:
-        leave_device_out(data, table, left_out, blends)
-        return
     export(data, table, members, blends, asked.output)
     sys.stdout.write(f"{asked.output}: {asked.output.stat().st_size / 1e3:.0f} kB\n")
 

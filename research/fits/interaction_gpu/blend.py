@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.members import Table
-from traincast.cost import MEMBERS, Blend
+from traincast.cost._interaction.ensemble import MEMBERS, Blend
 
 Array = NDArray[np.float64]
 QUARTERS = 4
@@ -101,11 +101,6 @@ def cross_fit(
     for one, blend in chosen.items():
         answer[fold == one] = errors[index[id(blend)], fold == one]
     return choose(blends, errors, left_out.group[rows], fold == max(left_out.fold)), answer
-
-
-def choose_by_fold(table: Table, left_out: LeftOut, rows: NDArray[np.bool_]) -> dict[int, Blend]:
-    """Of each fold of these rows the blend that the others choose."""
-    return _choose_by_fold(*score_candidates(table, left_out, rows), left_out, rows)
 
 
 def _choose_by_fold(

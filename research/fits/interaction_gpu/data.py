@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ from numpy.typing import NDArray
 
 import traincast
 from traincast import catalog
-from traincast.accuracy import hide_results, parse_case, parse_observation, read_rows, translate
-from traincast.cost import Nodes, Pricing, classes_of, describe_nodes, is_gpu
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
+from traincast.cost import Nodes, Pricing, Roofline, describe_nodes, is_gpu
+from traincast.cost._interaction.nodes import CONDITIONS, classes_of, describe_conditions
+from traincast.embed import data_type, summarize
 from traincast.errors import TraincastError
 from traincast.forecast import Engine
-from traincast.spec import Cluster, Graph, Job, Op, Parallelism, Stage
+from traincast.forecast._engine import Shown
+from traincast.forecast._setting import SETTING, read_setting
+from traincast.resources import profile_resources
+from traincast.spec import RESOURCES, Cluster, Graph, Job, Op, Parallelism, Stage
 
 # The graphs as they were run are the benchmark's: it knows which switches were on when they were measured.
 image_models: Any = importlib.import_module("benchmarks.image_models")
@@ -35,8 +41,12 @@ Places = NDArray[np.intp]
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 TIMM = SHARED / "data" / "timm"
 CASES = ("single_gpu", "llm", "dp", "mlperf")
-MOST_ROWS = 60
+MOST_ROWS = 45
 """Of one source and framework of the cases, evenly over the table."""
+SIMULATED = 900
+"""Steps on random settings that nobody measured."""
+MOST_DRAWN = 4
+"""Micro-batches of a step whose spans are looked at."""
 LEAST_SHARE = 1e-3
 """Operators below this share of the reference time are one node for each class in training."""
 OLD, NEW = "pytorch-1", "pytorch"
@@ -64,11 +74,14 @@ class Program:
     totals: Mapping[str, tuple[float, float, float]]
     """Of each kind of operators: FLOP, bytes and calls of a step. What baselines are told."""
     batch: int
+    data_type: str = ""
+    embedding: Array = field(default_factory=lambda: np.zeros(0))
+    """Traits and vector of its summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measured step."""
+    """One measured step, or one that was only simulated (`measured_s` is not a number)."""
 
     program: int
     condition: str
@@ -77,6 +90,23 @@ class Row:
     rest_s: float
     """Of the step, what does not follow the operators."""
     measured_s: float
+    numbers: Array = field(default_factory=lambda: np.zeros(0))
+    """As NUMBERS names them."""
+
+    def of(self, name: str) -> Array:
+        start, stop = PLACES[name]
+        return self.numbers[start:stop]
+
+
+TWELVE = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
+NUMBERS = {
+    "conditions": len(CONDITIONS), "setting": len(SETTING), "guess_s": 1, "roofline_s": 1, "layers_s": 1, "utilization": 1,
+    "twelve": len(TWELVE), "caps": len(RESOURCES),
+}  # fmt: skip
+"""Of each row: what the networks are told of device, framework, cluster and plan; a guess, the roofline's and the layers' step;
+the measured utilisation; what the timeline derives of the twelve, and the most that each resource could do."""
+ENDS = np.cumsum(list(NUMBERS.values())).tolist()
+PLACES = {name: (end - size, end) for (name, size), end in zip(NUMBERS.items(), ENDS, strict=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +118,63 @@ class Data:
 Found = tuple[Program, list[Row]]
 
 
-def read_everything() -> Data:
-    """From the file of this physics, or made anew."""
-    path = cache_file()
+def read_everything(*, every: int = 1) -> Data:
+    """From the file of this physics, or made anew. `every`: of so many image models and runs of a source one is read."""
+    path = cache_file() if every == 1 else cache_file().with_suffix(f".every{every}.npz")
     if path.is_file():
         return _load(path)
     programs: list[Program] = []
     rows: list[Row] = []
     for made in (_read_timm, _read_cases):
-        for program, found in made():
+        for program, found in made(every):
             if found:
                 rows += [replace(row, program=len(programs)) for row in found]
                 programs.append(program)
     data = Data(programs=tuple(programs), rows=tuple(rows))
     _save(data, path)
     return data
+
+
+def read_simulated(count: int = SIMULATED) -> Data:
+    """Catalogue models on random GPUs, clusters, plans and parameter servers: what the laws say of them, nothing measured."""
+    path = cache_file().with_suffix(f".simulated{count}.npz")
+    if path.is_file():
+        return _load(path)
+    found = [one for one in _simulate(count) if one[1]]
+    data = Data(
+        programs=tuple(program for program, _ in found),
+        rows=tuple(replace(rows[0], program=place) for place, (_, rows) in enumerate(found)),
+    )
+    _save(data, path)
+    return data
+
+
+def _simulate(count: int) -> Iterator[Found]:
+    draw = np.random.default_rng(0)
+    names = [entry.name for entry in catalog.workloads()]
+    devices = [device.name for device in catalog.devices() if is_gpu(device)]
+    links = ("1gbit", "10gbit", "25gbit", "100gbit")
+    for _ in range(count):
+        name, device = str(draw.choice(names)), str(draw.choice(devices))
+        batch, local = int(2 ** draw.integers(0, 8)), int(2 ** draw.integers(0, 4))
+        nodes = int(2 ** draw.integers(0, 4)) if draw.random() < 0.6 else 1
+        speed = {"1gbit": "1Gb/s", "10gbit": "10Gb/s", "25gbit": "25Gb/s", "100gbit": "100Gb/s"}[
+            str(draw.choice(links))
+        ]
+        size = nodes * local
+        servers = int(2 ** draw.integers(0, 3)) if nodes > 1 and draw.random() < 0.4 else 0
+        try:
+            graph = catalog.workload(name, batch=batch, precision=str(draw.choice(["fp32", "bf16-amp", "fp16-amp"])))
+            cluster = catalog.cluster(device=device, nodes=nodes, devices_per_node=local, inter=speed)
+            job = Job(graph=graph, stack=catalog.stack("pytorch"))
+            plan = Parallelism(data=size, servers=servers)
+            described = _describe(job, f"{name} {device}", family=name, source="simulated")
+            yield (
+                described.program,
+                [_make_row(described, job, cluster, plan, condition="simulated", measured_s=math.nan)],
+            )
+        except TraincastError:
+            continue
 
 
 def cache_file() -> Path:
@@ -123,11 +195,11 @@ def _name_physics() -> str:
     return found.hexdigest()[:16]
 
 
-def _read_timm() -> Iterator[Found]:
+def _read_timm(every: int) -> Iterator[Found]:
     from pyarrow import parquet
 
     graphs = TIMM / "graphs"
-    for row in parquet.read_table(graphs / "train_index.parquet").to_pylist():
+    for row in parquet.read_table(graphs / "train_index.parquet").to_pylist()[::every]:
         graph = image_models.read_graph(graphs / row["graph"])
         yield _timm_program(row, "train", graph, {("rtx-3090", "train NCHW"): row["nchw"]})
         if row["batch_nhwc"] == row["batch"]:
@@ -135,7 +207,7 @@ def _read_timm() -> Iterator[Found]:
                 row, "train NHWC", image_models.with_layout(graph), {("rtx-3090", "train NHWC"): row["nhwc"]}
             )
     last = _channels_last_steps()
-    for row in parquet.read_table(graphs / "infer_index.parquet").to_pylist():
+    for row in parquet.read_table(graphs / "infer_index.parquet").to_pylist()[::every]:
         yield from _inference_programs(row, image_models.read_graph(graphs / row["graph"]), last)
 
 
@@ -178,14 +250,21 @@ def _timm_program(
     described = _describe(job, f"{row['model']} {how}", family=row["module"], source="timm")
     rows = []
     for (device, condition), measured in asked.items():
-        seconds, rest_s = described.price(job, _one(device), Parallelism())
         rows.append(
-            Row(program=-1, condition=condition, seconds=seconds, rest_s=rest_s, measured_s=float(measured or 0))
+            _make_row(
+                described,
+                job,
+                _one(device),
+                Parallelism(),
+                condition=condition,
+                measured_s=float(measured or 0),
+                drawn=False,
+            )
         )
     return described.program, rows
 
 
-def _read_cases() -> Iterator[Found]:
+def _read_cases(every: int) -> Iterator[Found]:
     """Of each source and framework some rows, evenly; a run is asked with the constants of its own stack."""
     for table in CASES:
         rows = read_rows(str(SHARED / "cases" / f"{table}.parquet"))
@@ -195,7 +274,7 @@ def _read_cases() -> Iterator[Found]:
                 groups[str(row.get("source")), str(row.get("framework"))].append(index)
         hidden = hide_results(rows)
         for (source, framework), places in groups.items():
-            picked = sorted({places[round(x)] for x in np.linspace(0, len(places) - 1, MOST_ROWS)})
+            picked = sorted({places[round(x)] for x in np.linspace(0, len(places) - 1, max(2, MOST_ROWS // every))})
             made = [one for place in picked for one in _read_case(rows[place], hidden[place], source)]
             sys.stderr.write(f"{table} {source} {framework}: {len(made)} of {len(places)} rows\n")
             yield from made
@@ -213,14 +292,43 @@ def _read_case(row: Mapping[str, object], hidden: Mapping[str, object], source: 
         question = translate(parse_case(hidden))
         job, publisher = question.job, source.partition("_")[0]
         described = _describe(job, f"{job.graph.name} {job.stack.name}", family=job.graph.name, source=publisher)
-        seconds, rest_s = described.price(job, question.cluster, question.parallelism)
         measured_s = parse_observation(row).step_s or math.nan
+        if not all(is_gpu(group.device) for group in question.cluster.groups):
+            return []
+        watched = row.get("measured_gpu_util_pct")
+        made = _make_row(
+            described, job, question.cluster, question.parallelism, condition=f"cases {source}", measured_s=measured_s,
+            utilization=float(str(watched)) / 100 if watched is not None else math.nan,
+            drawn=watched is not None or "dp" in str(row.get("group")),
+        )  # fmt: skip
     except TraincastError:
         return []
-    if not all(is_gpu(group.device) for group in question.cluster.groups):
-        return []
-    made = Row(program=-1, condition=f"cases {source}", seconds=seconds, rest_s=rest_s, measured_s=measured_s)
     return [(described.program, [made])]
+
+
+def _make_row(
+    described: "_Described", job: Job, cluster: Cluster, plan: Parallelism, *, condition: str, measured_s: float,
+    utilization: float = math.nan, drawn: bool = True,
+) -> Row:  # fmt: skip
+    seconds, rest_s, layers_s = described.price(job, cluster, plan)
+    setting = read_setting(job, cluster, plan)
+    roofline = Engine(costs=Pricing(ops=Roofline(), stack=job.stack, interaction=None), most=500)
+    program = roofline.lower(job, cluster, plan)
+    roofline_s = roofline.simulate(program, roofline.cost(program, job, cluster), job, cluster).duration_s
+    twelve, caps = np.full(len(TWELVE), math.nan), np.full(len(RESOURCES), math.nan)
+    if drawn and plan.micro_batches <= MOST_DRAWN:
+        engine = Engine(costs=Pricing(stack=job.stack, interaction=None), most=500)
+        found = engine.simulate(
+            program, engine.cost(program, job, cluster), job, cluster, shown=Shown(spans=True, work=True)
+        )
+        twelve = np.array([profile_resources(found, cluster)[0].twelve()[name] for name in TWELVE])
+    link = cluster.groups[0].inter.bytes_per_s if cluster.num_nodes > 1 else cluster.groups[0].intra.bytes_per_s
+    caps = np.array([1.0, 1.0, link, link])
+    numbers = np.concatenate([
+        describe_conditions(cluster.groups[0].device, job.stack), setting.numbers,
+        [setting.guess_s, roofline_s, layers_s, utilization], twelve, caps,
+    ])  # fmt: skip
+    return Row(program=-1, condition=condition, seconds=seconds, rest_s=rest_s, measured_s=measured_s, numbers=numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +340,8 @@ class _Described:
     merged: Places
     num_tasks: int
 
-    def price(self, job: Job, cluster: Cluster, plan: Parallelism) -> tuple[Array, float]:
-        """The seconds that physics gives each node, and what of the step follows none."""
+    def price(self, job: Job, cluster: Cluster, plan: Parallelism) -> tuple[Array, float, float]:
+        """The seconds that physics gives each node, what of the step follows none, and the whole step."""
         engine = Engine(costs=Pricing(stack=job.stack, interaction=None), most=500)
         program = engine.lower(job, cluster, plan)
         estimates = engine.cost(program, job, cluster)
@@ -252,7 +360,7 @@ class _Described:
         else:
             seconds = self._divide(names, each)
         seconds *= scaling_s / whole
-        return seconds, max(timeline.duration_s - float(seconds.sum()), 0.0)
+        return seconds, max(timeline.duration_s - float(seconds.sum()), 0.0), timeline.duration_s
 
     def _divide(self, names: Sequence[str | None], each: Array) -> Array:
         """Seconds of a class go to its nodes as on the reference device."""
@@ -296,8 +404,14 @@ def _describe(job: Job, name: str, *, family: str, source: str) -> _Described:
         name=name, family=family, source=source, behaviour=nodes.behaviour,
         classes=tuple(nodes.classes[first[place]] for place in range(number)), own=mean(nodes.own), around=mean(around),
         reference_s=whole, shares=nodes.shares(), totals=_add_up(stage), batch=job.graph.batch_size,
+        data_type=data_type(job.graph), embedding=_embed(job.graph),
     )  # fmt: skip
     return _Described(program=program, places=nodes.places, merged=merged, num_tasks=len(stage.tasks))
+
+
+def _embed(graph: Graph) -> Array:
+    found = summarize(graph)
+    return np.concatenate([found.traits, found.vector])
 
 
 def _add_up(stage: Stage) -> dict[str, tuple[float, float, float]]:
@@ -344,6 +458,7 @@ def _save(data: Data, path: Path) -> None:
                 dict(one.shares),
                 dict(one.totals),
                 one.batch,
+                one.data_type,
             ]
             for one in data.programs
         ],
@@ -355,6 +470,7 @@ def _save(data: Data, path: Path) -> None:
         around=np.concatenate([one.around for one in data.programs]).astype(np.float32),
         reference_s=np.concatenate([one.reference_s for one in data.programs]),
         seconds=np.concatenate([one.seconds for one in data.rows]),
+        embedding=np.stack([one.embedding for one in data.programs]), numbers=np.stack([one.numbers for one in data.rows]),
     )  # fmt: skip
 
 
@@ -362,23 +478,33 @@ def _load(path: Path) -> Data:
     with np.load(path) as table:
         words = json.loads(str(table["words"]))
         own, around, reference_s, seconds = (table[name] for name in ("own", "around", "reference_s", "seconds"))
-    programs, start = [], 0
-    for name, family, source, behaviour, classes, shares, totals, batch in words["programs"]:
+        embedding, numbers = table["embedding"], table["numbers"]
+    programs: list[Program] = []
+    start = 0
+    for name, family, source, behaviour, classes, shares, totals, batch, kind in words["programs"]:
         stop = start + len(classes)
         programs.append(
             Program(
                 name=name, family=family, source=source, behaviour=behaviour, classes=tuple(classes), shares=shares,
-                totals=totals, batch=batch,
+                totals=totals, batch=batch, data_type=kind, embedding=embedding[len(programs)],
                 own=own[start:stop].astype(np.float64), around=around[start:stop].astype(np.float64),
                 reference_s=reference_s[start:stop],
             )
         )  # fmt: skip
         start = stop
-    rows, start = [], 0
+    rows: list[Row] = []
+    start = 0
     for place, condition, rest_s, measured_s in words["rows"]:
         stop = start + len(programs[place].classes)
         rows.append(
-            Row(program=place, condition=condition, rest_s=rest_s, measured_s=measured_s, seconds=seconds[start:stop])
+            Row(
+                program=place,
+                condition=condition,
+                rest_s=rest_s,
+                measured_s=measured_s,
+                seconds=seconds[start:stop],
+                numbers=numbers[len(rows)],
+            )
         )
         start = stop
     return Data(programs=tuple(programs), rows=tuple(rows))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.data import Data
-from traincast.cost import BEHAVIOURS, OWN
+from traincast.cost._interaction.nodes import BEHAVIOURS, OWN
 
 Array = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -39,20 +39,16 @@ from research.fits.interaction_gpu.blend import LeftOut, correct, cross_fit
 from research.fits.interaction_gpu.data import CASES, SHARED, TIMM, Data, cache_file, image_models, read_everything
 from research.fits.interaction_gpu.members import Table
 from traincast.accuracy import hide_results, parse_case, read_rows, translate
-from traincast.cost import MEMBERS, Blend, is_gpu
-from traincast.embed import (
-    FOLDER,
-    ON_GPUS,
-    SHARE_HALF,
-    SHARE_REACH,
-    SHARE_SCALE,
-    describe,
-    load_encoder,
-    summarize,
-)
+from traincast.certainty._arbitrate import describe_run
+from traincast.cost import is_gpu
+from traincast.cost._interaction.ensemble import MEMBERS, Blend
+from traincast.embed import ON_GPUS, summarize
+from traincast.embed._encoder import FOLDER, load_encoder
+from traincast.embed._features import describe
+from traincast.embed._on_gpus import SHARE_HALF, SHARE_REACH, SHARE_SCALE
 from traincast.errors import TraincastError
 from traincast.files import write_json
-from traincast.forecast import Engine, describe_run
+from traincast.forecast import Engine
 
 Array = NDArray[np.float64]
 REACH = 1.0
@@ -76,7 +72,7 @@ def embed_images(data: Data) -> Array:
     from pyarrow import parquet
 
     encoder = load_encoder()
-    code = hashlib.sha256((FOLDER / "encoder.json.gz").read_bytes()).hexdigest()[:16]
+    code = hashlib.sha256((FOLDER / "encoder.safetensors").read_bytes()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"traincast-vectors-{code}.npz"
     kept: dict[str, Array] = dict(np.load(path)) if path.is_file() else {}
     vectors: dict[tuple[bool, str], Array] = {}

@@ -12,7 +12,8 @@ import numpy as np
 from research.fits.kernels import attention, experts, products
 from research.fits.kernels.solve import Array, Constants, Problem, score, solve
 from research.fits.kernels.tables import CATALOGUE_NAME, DEVICES, Table
-from traincast.cost import KERNELS, ProductLaw
+from traincast.cost._laws import KERNELS
+from traincast.cost._products import ProductLaw
 from traincast.units import NORMAL_90
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "kernels_half"

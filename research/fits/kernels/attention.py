@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import Table, find_device, read_attention
-from traincast.cost import AttentionLaw, AttentionShape, ProductLaw, time_attention
+from traincast.cost._attention import AttentionLaw, AttentionShape, time_attention
+from traincast.cost._products import ProductLaw
 
 UNSKIPPED = 1024.0
 SHORTEST = 1024
@@ -24,7 +25,7 @@ PRIORS = {
 }  # fmt: skip
 LIMITS = {"cap": 0.95, "exponential_share": 1.0, "wave_loss": 1.0}
 BACKWARD_SHARE = 0.84
-"""By published rates of both passes, recalled and not measured here: FlashAttention-2 on A100, heads of 128, 187 beside 224
+"""By published rates of both passes, not measured here: FlashAttention-2 on A100, heads of 128, 187 beside 224
 TFLOP/s (Dao 2023); FlashAttention-3 on H100, heads of 64, 474 beside 497, of 128, 561 beside 648 (Shah et al. 2024)."""
 CACHED = 3.0
 """How often keys and values move in the tables' kernels, which also write them to a cache and read them from there."""

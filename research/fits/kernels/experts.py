@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import THROTTLED_S, Table, find_device, read_table
-from traincast.cost import GroupLaw, ProductLaw, ProductShape, time_groups
+from traincast.cost._products import GroupLaw, ProductLaw, ProductShape, time_groups
 
 FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
 MOST_ROWS, FEWEST_TOKENS, NARROWEST, WIDTH_MULTIPLE = 1500, 4096, 256, 64

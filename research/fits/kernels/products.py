@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from research.fits.kernels.solve import Array, Constants, Problem
 from research.fits.kernels.tables import Table, find_device, read_products, without_casts
-from traincast.cost import ENERGY, ProductLaw, ProductShape, read_product, time_products
+from traincast.cost._bounds import CHIPS
+from traincast.cost._laws import read_product
+from traincast.cost._products import ProductLaw, ProductShape, time_products
 
 TRAINING, SMALL = (1024, 512), (64, 64)
 """Smallest m; n and k of the rows that are scored, and of those that only keep the shape of small products in the fit."""
@@ -19,13 +21,13 @@ TILES: Constants = {
 REGISTERS = "_registers"
 """Ending of the same constants of units that threads feed from registers."""
 START: Constants = {
-    "cap": 0.9, "joules_per_flop": 0.5e-12, "ada": ENERGY["ada"][0], "power_exponent": 0.75, "sustained": 0.4,
+    "cap": 0.9, "joules_per_flop": 0.5e-12, "ada": CHIPS["ada"].energy, "power_exponent": 0.75, "sustained": 0.4,
     "sustained_s": 8e-4, "idle_draw": 0.4, **TILES, **{name + REGISTERS: value for name, value in TILES.items()},
     "wave_loss" + REGISTERS: 0.95, "dram_share": 0.9, "l2_bytes_per_sm_cycle": 13.4, "l2_share": 0.46, "join": 2.0,
     "start_s": 2.4e-6,
 }  # fmt: skip
 PRIORS = {
-    "cap": (0.9, 0.03), "power_exponent": (0.75, 0.15), "ada": (ENERGY["ada"][0], 0.2), "dram_share": (0.9, 0.05),
+    "cap": (0.9, 0.03), "power_exponent": (0.75, 0.15), "ada": (CHIPS["ada"].energy, 0.2), "dram_share": (0.9, 0.05),
     "idle_draw": (0.4, 0.4), **{name + ending: (TILES[name], 0.5) for name in TILES for ending in ("", REGISTERS)},
     "wave_loss" + REGISTERS: (0.95, 0.5),
 }  # fmt: skip

@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from traincast.accuracy import CaseQuestion, hide_results, parse_case, parse_observation, read_rows, translate
-from traincast.cost import Learned, Pricing, load_learned
-from traincast.cost import _silicon as silicon
+from traincast.accuracy import hide_results, parse_case, read_rows, translate
+from traincast.accuracy._cases import parse_observation
+from traincast.accuracy._translate import CaseQuestion
+from traincast.cost import Pricing, load_learned
+from traincast.cost import _bounds as silicon
+from traincast.cost._learned import Learned
 from traincast.errors import TraincastError
-from traincast.forecast import forecast
+from traincast.plan import forecast
 from traincast.spec import Stack
 
 CASES = Path(__file__).resolve().parents[3].parent / "shared" / "cases"
 SHARES, LOADS = (0.9, 0.92, 0.94, 0.96), (0.75, 1.0, 1.25)
 ENERGIES = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""Multiples of the entries of traincast.cost._silicon.ENERGY that are tried."""
+"""Multiples of the entries of traincast.cost._bounds.CHIPS that are tried."""
 ATTENTION = {"llm_foundry": "flash-1", "megatron_bridge": "cudnn"}
 """The generation of fused attention that a source's software ran, by its own documents."""
 LONGEST = 2048
@@ -129,19 +132,19 @@ def main() -> None:
 def _fit_energies(steps: Sequence[Step], learned: Learned) -> None:
     from traincast import catalog
 
-    entries = dict(silicon.ENERGY)
-    kind = np.array([silicon.find_silicon(catalog.device(step.device)).name for step in steps])
+    entries = dict(silicon.CHIPS)
+    kind = np.array([silicon.name_silicon(catalog.device(step.device)) for step in steps])
     for name in sorted(set(kind)):
         part = [step for step, found in zip(steps, kind, strict=True) if found == name]
         row = []
         for factor in ENERGIES:
-            silicon.ENERGY[name] = (entries[name][0] * factor, entries[name][1])
+            silicon.CHIPS[name] = replace(entries[name], energy=entries[name].energy * factor)
             laws = learned.laws
             plain = replace(
                 learned, laws=replace(laws, half=replace(laws.half, energy={}), fp8=replace(laws.fp8, energy={}))
             )
-            row.append(f"{entries[name][0] * factor:.2f}: {np.median(log_errors(part, plain)):+.2f}")
-        silicon.ENERGY[name] = entries[name]
+            row.append(f"{entries[name].energy * factor:.2f}: {np.median(log_errors(part, plain)):+.2f}")
+        silicon.CHIPS[name] = entries[name]
         say(f"  {name:10} {len(part):3} steps; energy: median log error  {'  '.join(row)}")
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from research.fits.operators.data import read_rows
 from research.fits.operators.models import Recipe, fit_learned, leave_devices_out, widen
-from traincast.cost._learned import WEIGHTS, Learned, write_safetensors
+from traincast.cost._learned import WEIGHTS, Learned
 from traincast.errors import TraincastError
+from traincast.files import write_safetensors
 
 DEFAULT_DATA = Path("../shared/data/gpu_ops")
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from traincast.catalog import device as find_device
-from traincast.cost import FAMILIES, PowerLaw, describe
+from traincast.cost._bounds import PowerLaw
+from traincast.cost._features import FAMILIES, describe
 from traincast.errors import InvalidInput
 
 Array = NDArray[np.float64]

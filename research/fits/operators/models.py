@@ -9,18 +9,9 @@ from numpy.typing import NDArray
 from research.fits.operators.data import Rows
 from research.fits.operators.network import Training, train_network
 from traincast.catalog import device as find_device
-from traincast.cost import (
-    FAMILIES,
-    SLACK,
-    Bounded,
-    Learned,
-    PowerLaw,
-    Similarity,
-    Voices,
-    describe,
-    product_flop_per_s,
-    soaked,
-)
+from traincast.cost._bounds import PowerLaw, product_flop_per_s, soaked
+from traincast.cost._features import CONSTANTS, FAMILIES, Bounded, describe
+from traincast.cost._learned import Learned, Similarity, Voices
 from traincast.units import NORMAL_90
 
 Array = NDArray[np.float64]
@@ -113,7 +104,7 @@ def _fit_family(family: str, rows: AllRows, law: PowerLaw, recipe: Recipe) -> Vo
         part, found = bounded[name], rows[family, name]
         inputs = (np.clip(part.features, low, high) - mean) / scale
         # A kernel that beat the bound by more was served by a cache the bound does not know.
-        target = np.clip(np.log(found.seconds / part.bound_s) + SLACK, 0.005, 4.0)
+        target = np.clip(np.log(found.seconds / part.bound_s) + CONSTANTS.slack, 0.005, 4.0)
         members = []
         for member in range(recipe.num_members):
             seed = recipe.seed + 1000 * index + member
@@ -172,11 +163,7 @@ def residuals_on(learned: Learned, family: str, rows: Rows, name: str) -> Array:
     voices = learned.families[family]
     bounded = describe_rows(family, rows, name, learned.law)
     weight, _ = learned.similarity.weigh(learned.similarity.place(find_device(name), family), voices)
-
-    def features(other: str) -> Array:
-        return describe(family, rows.columns, find_device(other), learned.law).features
-
-    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(features, weight)
+    return np.log(bounded.bound_s / rows.seconds) + voices.slowdown(bounded.features, weight)
 
 
 def leave_devices_out(rows: AllRows, *, recipe: Recipe) -> dict[str, dict[str, Array]]:

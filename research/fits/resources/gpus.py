@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from traincast.accuracy import parse_case, read_rows, translate
 from traincast.errors import TraincastError
 from traincast.forecast import Engine
-from traincast.resources import ON_GPUS, WINDOW_S, GpuActivity, Perceptron, busy_share, describe_busy, save_gpu_activity
-from traincast.resources._learned import ring_bytes
-from traincast.resources._on_gpus import BUSY_BOUND, WIRE_BOUND
-from traincast.spec import Graph
+from traincast.resources import ON_GPUS, busy_share, describe_busy
+from traincast.resources._on_gpus import BUSY_BOUND, WIRE_BOUND, GpuActivity, Perceptron, save_gpu_activity
+from traincast.spec import RESOURCES, Graph
 
 Array = NDArray[np.float64]
 SHARED = Path(__file__).resolve().parents[4] / "shared"
@@ -35,6 +34,9 @@ WIDTH, NUM_MEMBERS, NUM_EPOCHS, RATE, DECAY, BLUR = 12, 4, 200, 1e-2, 3e-2, 0.4
 NEAR_ENOUGH = 0.02
 """Below this an error counts by its square, above it by its size."""
 LEAST_WINDOWS = 4
+WINDOW_S = 0.02
+"""Of the sampler whose numbers are learned."""
+TWELVE = tuple(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +100,29 @@ def read_watched() -> list[Watched]:
 def read_wires() -> tuple[Array, Array, list[str]]:
     """Points, logarithms of burst and peak over what bytes and link alone give, and the setting of each run."""
     from research.corpus import load_corpus
-    from research.papers.driple import read_runs
 
+    corpus = load_corpus()
     points, targets, settings = [], [], []
-    for row in read_runs(load_corpus()):
-        run, place = row.run, row.run.place
-        wire_s = ring_bytes(run.work, place) / place.narrowest_bytes_per_s
-        if place.num_ranks < 2 or wire_s < LEAST_WINDOWS * WINDOW_S:
+    for step in corpus.steps:
+        nodes, twelve = step.setting.nodes, {name: step.resources.get(f"rank0_{name}") for name in TWELVE}
+        graph = corpus.graphs.get(step.key)
+        # Resident memory is known only where the ranks had given back that of earlier steps.
+        if graph is None or any(value is None for name, value in twelve.items() if name != "memory_peak"):
             continue
-        slowest = place.narrowest_bytes_per_s / place.bytes_per_s
+        if len(nodes) < 2 or not all(twelve[name] for name in ("gpu_peak", "received_peak", "sent_peak")):
+            # Without a peak the sampler was kept from running: a step that trains is never idle from end to end.
+            continue
+        own, narrowest = nodes[0].bits_per_s / 8, min(node.bits_per_s for node in nodes) / 8
+        # What one rank sends, and receives, in a ring (Patarasuk and Yuan 2009).
+        wire_s = 2 * (len(nodes) - 1) / len(nodes) * graph.num_parameters * 4.0 / narrowest
+        if wire_s < LEAST_WINDOWS * WINDOW_S:
+            continue
         for resource in ("received", "sent"):
-            burst_s, peak = run.twelve[f"{resource}_burst_s"], run.twelve[f"{resource}_peak"]
-            if burst_s > 0 and peak > 0:
-                points.append([min(wire_s / run.step_s, 1.0), np.log2(place.num_ranks), np.log(slowest)])
-                targets.append([np.log(burst_s / wire_s), np.log(peak / place.narrowest_bytes_per_s)])
-                settings.append(row.step.setting.name)
+            burst_s, peak = twelve[f"{resource}_burst_s"], twelve[f"{resource}_peak"]
+            if burst_s and peak:
+                points.append([min(wire_s / step.seconds, 1.0), np.log2(len(nodes)), np.log(narrowest / own)])
+                targets.append([np.log(burst_s / wire_s), np.log(peak / narrowest)])
+                settings.append(step.setting.name)
     return np.array(points), np.array(targets), settings
 
 

@@ -10,8 +10,8 @@ from traincast.accuracy._predictions import Prediction, refuse, summarize
 from traincast.accuracy._runs import label_rows, read_runs
 from traincast.accuracy._translate import CaseQuestion, translate
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
-from traincast.forecast import CALIBRATION_NOTE, watch_device
 from traincast.forecast import answer as answer_question
+from traincast.forecast import watch_device
 from traincast.learn import learn
 from traincast.spec import Calibration, Forecast, Stack
 from traincast.workers import ENGINES, deliver
@@ -140,11 +140,12 @@ def _answer_case(case: Case, calibration: Calibration | None) -> Prediction:
     try:
         question = translate(case)
         found = _forecast(question, calibration)
-        learned = [note for note in found.notes if note.startswith(CALIBRATION_NOTE)]
         return summarize(
             found,
             case_id=case.case_id,
-            assumptions=tuple(dict.fromkeys([*question.assumptions, *found.assumptions, *learned])),
+            assumptions=tuple(
+                dict.fromkeys([*question.assumptions, *found.assumptions, *([found.learned] if found.learned else [])])
+            ),
             logs=question.logs,
             device_bytes=_used_bytes(question),
         )

@@ -7,13 +7,14 @@ import os
 import re
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from traincast.accuracy._steps import as_case_row, is_step_table
 from traincast.catalog import name_stack, version_in
 from traincast.errors import InvalidInput, MissingExtra, UnknownName, did_you_mean
+from traincast.noun import noun
 from traincast.spec import PLAIN, QUESTION_FIELDS, RESOURCES
 
 MEASURED_PREFIX = "measured_"
@@ -37,7 +38,7 @@ SURPLUS = "surplus cells"
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Case:
     """One configuration of one job, as it can be known before it runs. None: not applicable or not known."""
 
@@ -106,7 +107,7 @@ class Case:
         return version_in(self.framework or "") or next((version_in(f"release {word}") for word in releases), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Observation:
     """What was measured of one case, and what others predicted for it."""
 
@@ -350,7 +351,7 @@ def _check_ragged(row: dict[Any, Any]) -> dict[str, Any]:
     return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Measured:
     """A case with its measured step: what a method that learns may be given."""
 

@@ -7,10 +7,10 @@ state over no more ranks.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traincast.accuracy._cases import Case, Row, parse_case, parse_observation
 from traincast.errors import TraincastError
+from traincast.noun import noun
 
 _SAME = ("source", "framework", "model", "gpu", "params", "n_layers", "hidden", "n_heads", "n_kv_heads", "ffn", "vocab",
          "seq_len", "input_shape", "mode", "compiled", "dtype", "attention", "act_ckpt", "optimizer", "extra", "cp", "ep",
@@ -53,7 +53,7 @@ def _covers(more: tuple[float, ...], one: tuple[float, ...]) -> bool:
     return all(a >= b for a, b in zip(more, one, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Held:
     """What decides how much a rank holds, each of which only ever adds to it."""
 

@@ -4,18 +4,20 @@ import csv
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
+from traincast.catalog import LogFacts
 from traincast.errors import InvalidInput, MissingExtra
 from traincast.files import write_whole
-from traincast.spec import Forecast, LogFacts
+from traincast.noun import noun
+from traincast.spec import Forecast
 
 OK, UNSUPPORTED = "ok", "unsupported"
 _PLACES = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Prediction:
     """One row of answers; the numbers are None where the case is not supported."""
 

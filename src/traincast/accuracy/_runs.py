@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from traincast.accuracy._cases import Case, Observation, Row, parse_case, parse_observation
 from traincast.accuracy._translate import translate
+from traincast.certainty import label_run
 from traincast.errors import TraincastError
-from traincast.forecast import label_run
 from traincast.spec import MeasuredRun, RunLabels
 
 

@@ -1,19 +1,19 @@
-"""Pairs of forecast and measurement to error figures, exactly as docs/theory/accuracy-tables.md defines them."""
+"""Pairs of forecast and measurement to error figures, exactly as research/results/accuracy.md defines them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.accuracy._cases import Case, Observation
 from traincast.accuracy._predictions import Prediction
+from traincast.noun import noun
 from traincast.spec import COVERAGE
 
 NEAR = 0.10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Scored:
     """One case with its answer and its truth."""
 
@@ -24,7 +24,7 @@ class Scored:
     """It failed, but a run that needs no less by construction ran (see `find_excused`): memory was not the reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Score:
     """Relative errors |forecast - measured| / measured of one set of cases; None where nothing was answered."""
 
@@ -54,7 +54,7 @@ class Score:
         return self.num_answered / self.num_cases if self.num_cases else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Confusion:
     """Does it fit? Forecast against what happened; `false_safe` (said it fits, then it failed) costs most."""
 
@@ -86,7 +86,7 @@ class Confusion:
         return self.false_alarm / went_well if went_well else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Accuracy:
     """Everything that is scored about one set of cases."""
 

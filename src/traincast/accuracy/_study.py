@@ -2,17 +2,17 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from traincast.accuracy._batch import Progress, answer_rows
 from traincast.accuracy._cases import Row, parse_case, parse_observation
 from traincast.accuracy._excused import find_excused
 from traincast.accuracy._scores import GROUPINGS, Accuracy, Scored, assess, break_down, find_constant
 from traincast.errors import TraincastError
+from traincast.noun import noun
 from traincast.spec import Calibration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Study:
     """Everything `traincast accuracy` says."""
 

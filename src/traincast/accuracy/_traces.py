@@ -4,11 +4,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Estimate, Forecast, Graph, Span
 from traincast.store import read_kineto
 
@@ -51,7 +51,7 @@ UNFORECAST = "not forecast"
 """The kind of operations that the forecast has no name for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class OpDifference:
     """One operation in both, in seconds of one step."""
 
@@ -72,7 +72,7 @@ class OpDifference:
         return self.forecast_s > 0 and self.num_measured > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class TraceComparison:
     """A measured step beside a forecast one."""
 
@@ -126,7 +126,8 @@ def _read_steps(path: str | os.PathLike[str], num_steps: int | None) -> tuple[li
         return inside, sum(stop - start for start, stop in windows) / len(windows) * 1e-6, len(windows)
     if not events:
         raise InvalidInput(f"{path} holds no complete events; record it with torch.profiler.profile")
-    count = num_steps or 1
+    updates = sum(str(event.get("name", "")).startswith("Optimizer.step") for event in events)
+    count = num_steps or updates or 1
     begun = min(float(event["ts"]) for event in events)
     ended = max(float(event["ts"]) + float(event["dur"]) for event in events)
     return events, (ended - begun) / count * 1e-6, count

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from traincast.capture._extras import need
 from traincast.capture._folding import fold
-from traincast.errors import MissingExtra
 from traincast.facade import load_lazily
 from traincast.spec import Graph, Scalable
 
@@ -39,32 +39,14 @@ def load_source(source: Any, **options: Any) -> Graph | Scalable:
 
 
 def _room(name: str) -> Any:
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise MissingExtra("torch", "torch", "recording a PyTorch model") from error
+    need("torch", extra="torch", purpose="recording a PyTorch model")
     return importlib.import_module(f"traincast.capture._{name}")
 
 
 if TYPE_CHECKING:
-    from traincast.capture._jax import capture_jax as capture_jax
-    from traincast.capture._jax import read_jax_plan as read_jax_plan
-    from traincast.capture._load import is_program as is_program
-    from traincast.capture._operators import Call as Call
-    from traincast.capture._operators import Work as Work
-    from traincast.capture._operators import work as work
-    from traincast.capture._sizes import check_sizes as check_sizes
+    from traincast.capture._jax import capture_jax, read_jax_plan
+    from traincast.capture._load import is_program, is_tensorflow
+    from traincast.capture._operators import Call, Work, work
+    from traincast.capture._untrusted import record_untrusted
 
-__getattr__ = load_lazily(
-    __name__,
-    {
-        "_jax": ("capture_jax", "read_jax_plan"),
-        "_load": ("is_program",),
-        "_operators": (
-            "Call",
-            "Work",
-            "work",
-        ),
-        "_sizes": ("check_sizes",),
-    },
-)
+__getattr__ = load_lazily(__name__)

@@ -42,17 +42,9 @@ def _attention(
 
 
 def _attention_backward(
-    gradient: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    output: Any,
-    logsumexp: Any,
-    is_causal: bool,
-    bias_wanted: bool,
-    density: float,
-) -> list[Any]:
+    gradient: Any, query: Any, key: Any, value: Any, bias: Any, output: Any, logsumexp: Any, is_causal: bool,
+    bias_wanted: bool, density: float,
+) -> list[Any]:  # fmt: skip
     gradients = [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)]
     return [*gradients, torch.empty_like(bias)] if bias_wanted else gradients
 
@@ -133,16 +125,9 @@ class _Recurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    density: float = 1.0,
-) -> Any:
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False, density: float = 1.0,
+) -> Any:  # fmt: skip
     """scaled_dot_product_attention as one fused operation, whatever the mask and the dropout.
 
     `density` is the share of the square that a mask leaves, where a kernel skips the rest.
@@ -151,6 +136,10 @@ def attention(
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
     lead = query.shape[:-3]
+    if query.dim() > 2 and query.shape[-3] % max(1, key.shape[-3]):
+        raise RuntimeError(
+            f"attention has {query.shape[-3]} heads and {key.shape[-3]} of keys, which do not divide them"
+        )
     if query.dim() < 4:
         query, key, value = (tensor[(None,) * (4 - tensor.dim())] for tensor in (query, key, value))
     elif query.dim() > 4:
@@ -179,6 +168,26 @@ def recurrent(cell: str, *arguments: Any) -> Any:
     projected = int(weights[1].shape[1]) if int(weights[1].shape[1]) != hidden else 0
     options = (cell, hidden, int(layers), 2 if both_ways else 1, length, projected)
     return _Recurrent.apply(options, len(states), data, *states, *weights)
+
+
+class _Packed(torch.autograd.Function):  # type: ignore[misc]
+    """torch._pack_padded_sequence, whose gradient loops over memory that fake tensors do not have."""
+
+    @staticmethod
+    def forward(ctx: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
+        packed, sizes = torch.ops.aten._pack_padded_sequence(data, lengths, batch_first)
+        ctx.shape = data.shape
+        ctx.mark_non_differentiable(sizes)
+        return packed, sizes
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, _sizes: Any) -> Any:
+        rows = gradient.new_zeros(ctx.shape).view(-1, *ctx.shape[2:])
+        return rows.index_copy(0, torch.arange(len(gradient)), gradient).view(ctx.shape), None, None
+
+
+def pack_padded(data: Any, lengths: Any, batch_first: bool) -> Any:
+    return _Packed.apply(data, lengths, batch_first)
 
 
 def pad_packed(

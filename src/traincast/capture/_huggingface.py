@@ -2,19 +2,25 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from traincast.capture._extras import need
 from traincast.capture._sizes import check_sizes
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
+from traincast.errors import CaptureFailed, InvalidInput, did_you_mean
 from traincast.files import read_json
+from traincast.noun import noun
 
 DEFAULT_SEQ = 1024
 _AUDIO_SECONDS_SAMPLES = 16000 * 10
+_AUDIO_FRAMES = 1000
+_OBJECTS = 7
+"""In an image, as in COCO on average."""
+_CTC_LABELS = 128
+"""Of ten seconds of speech."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Source:
     """What a recording needs: how to build the model, its inputs for a batch, and what a sample is."""
 
@@ -26,14 +32,12 @@ class Source:
 
 
 def describe_config(
-    config: Mapping[str, Any] | str | os.PathLike[str],
-    *,
-    seq: int | None = None,
-    attention: str | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str], *, seq: int | None = None, attention: str | None = None,
     checkpointing: bool = False,
-) -> Source:
+) -> Source:  # fmt: skip
     """`config` is the content of a config.json, its path, or the directory that holds it."""
     content, origin = _read(config)
+    trained = content.pop("trained", ())
     check_sizes(content)
     transformers = _import_transformers()
     parsed = _parse(transformers, content, origin)
@@ -42,6 +46,10 @@ def describe_config(
 
     def build() -> Any:
         model = model_class._from_config(parsed, **options)
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in trained):
+                # What is published as trained, and the library freezes by a name that its own backbones do not have.
+                parameter.requires_grad_(True)
         if hasattr(model.config, "use_cache"):
             # Training never keeps keys and values of past tokens.
             model.config.use_cache = False
@@ -55,12 +63,9 @@ def describe_config(
     is_text = "input_ids" in inputs(1)
     length = _length(parsed, seq) if is_text else 1
     return Source(
-        name=str(content.get("_name_or_path") or content.get("name") or origin or parsed.model_type),
-        build=build,
-        make_inputs=inputs,
-        tokens_per_sample=length,
-        samples_unit="sequences" if is_text else "samples",
-    )
+        name=str(content.get("_name_or_path") or content.get("name") or origin or parsed.model_type), build=build,
+        make_inputs=inputs, tokens_per_sample=length, samples_unit="sequences" if is_text else "samples",
+    )  # fmt: skip
 
 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
@@ -75,10 +80,7 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str]) -> tuple[dict[str,
 
 def _import_transformers() -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra("transformers", "hf", "building a model from a Hugging Face config") from error
+    transformers = need("transformers", extra="hf", purpose="building a model from a Hugging Face config")
     transformers.logging.set_verbosity_error()
     return transformers
 
@@ -86,14 +88,25 @@ def _import_transformers() -> Any:
 def _parse(transformers: Any, content: dict[str, Any], origin: str) -> Any:
     fields = {key: value for key, value in content.items() if key not in ("model_type", "transformers_version")}
     model_type = content.get("model_type")
+    known_types = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    if model_type is not None and not (isinstance(model_type, str) and model_type in known_types):
+        near = did_you_mean(str(model_type), known_types)
+        raise CaptureFailed(
+            f"transformers {transformers.__version__} has no model_type {model_type!r}{near}; "
+            "install a version that has it, record its code (my_file.py:build), or describe it by --arch llama --layers ... "
+            "--hidden ... --heads ... --vocab ..."
+        )
     try:
         if model_type is None:
             known = getattr(transformers, content["architectures"][0]).config_class
         else:
             known = type(transformers.AutoConfig.for_model(model_type))
-        # What the library computes itself (the head dim of some models) cannot be set.
+        # What the library computes itself (the head dim of some models) cannot be set; other such keys are read once.
         computed = {key for key in fields if isinstance(getattr(known, key, None), property)}
-        parsed = known(**{key: value for key, value in fields.items() if key not in computed})
+        try:
+            parsed = known(**fields)
+        except Exception:
+            parsed = known(**{key: value for key, value in fields.items() if key not in computed})
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise CaptureFailed(
@@ -158,8 +171,9 @@ def _inputs(parsed: Any, model_class: Any, *, seq: int | None) -> Callable[[int]
         if "pixel_values" in accepted:
             inputs["pixel_values"] = torch.zeros(batch, *_image_shape(parsed))
         if main == "input_features":
-            frames = 2 * int(getattr(parsed, "max_source_positions", 1500))
-            inputs["input_features"] = torch.zeros(batch, int(getattr(parsed, "num_mel_bins", 80)), frames)
+            inputs["input_features"] = torch.zeros(batch, *_frames(parsed))
+            if "attention_mask" in accepted and not hasattr(parsed, "max_source_positions"):
+                inputs["attention_mask"] = torch.ones(batch, _AUDIO_FRAMES, dtype=torch.int64)
         if main == "input_values":
             inputs["input_values"] = torch.zeros(batch, seq or _AUDIO_SECONDS_SAMPLES)
         if not inputs:
@@ -174,9 +188,17 @@ def _inputs(parsed: Any, model_class: Any, *, seq: int | None) -> Callable[[int]
     return make
 
 
+def _frames(parsed: Any) -> tuple[int, int]:
+    """Encoders of a fixed length take mel bins before frames, others frames before mel bins, ten seconds of them."""
+    part = getattr(parsed, "encoder_config", None) or parsed
+    bins, places = int(getattr(part, "num_mel_bins", 80)), getattr(parsed, "max_source_positions", None)
+    return (_AUDIO_FRAMES, bins) if places is None else (bins, 2 * int(places))
+
+
 def _image_shape(parsed: Any) -> tuple[int, int, int]:
     part = getattr(parsed, "vision_config", None) or parsed
-    size = getattr(part, "image_size", None) or 224
+    inner = getattr(part, "backbone_config", None)
+    size = next((own for each in (part, parsed, inner) if (own := getattr(each, "image_size", None))), 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return int(getattr(part, "num_channels", 3) or 3), int(height), int(width)
 
@@ -186,6 +208,11 @@ def _labels(parsed: Any, model_class: Any, inputs: dict[str, Any], tokens: Calla
 
     batch = next(iter(inputs.values())).shape[0]
     name = model_class.__name__
+    if "ObjectDetection" in name:
+        one = {"class_labels": torch.zeros(_OBJECTS, dtype=torch.int64), "boxes": torch.full((_OBJECTS, 4), 0.4)}
+        return [one for _ in range(batch)]
+    if "CTC" in name:
+        return tokens(batch, _CTC_LABELS)
     if "Classification" in name and "Token" not in name:
         return torch.zeros(batch, dtype=torch.int64)
     if "input_features" in inputs:

@@ -1,23 +1,23 @@
 """A .keras file to a builder of the model it holds, on PyTorch tensors without memory; its weights are not read."""
 
-import importlib
 import json
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
+from traincast.capture._extras import need
+from traincast.errors import CaptureFailed, InvalidInput
+from traincast.noun import noun
 
 _ENTROPIES = ("categorical_crossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class DescribedKeras:
     """What a .keras file says about a training step."""
 
@@ -86,10 +86,7 @@ def _read_configuration(path: Path) -> dict[str, Any]:
 def _import_keras() -> Any:
     """Keras decides at import what it runs on."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    try:
-        keras: Any = importlib.import_module("keras")
-    except ImportError as error:
-        raise MissingExtra("keras", "keras", "reading a .keras file") from error
+    keras = need("keras", extra="keras", purpose="reading a .keras file")
     if keras.config.backend() != "torch":
         raise CaptureFailed(
             f"Keras runs on {keras.config.backend()} in this process; set KERAS_BACKEND=torch before it is imported"

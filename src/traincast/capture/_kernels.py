@@ -11,7 +11,6 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
 from traincast.capture import _fused as fused
+from traincast.noun import noun
 
-CHOICES = ("fast", "reference")
+CHOICES = ("fast", "plain")
 
 _LIBRARY = torch.library.Library("traincast_kernels", "DEF")
 _LIBRARY.define("forward(Tensor[] inputs, int[] shape, ScalarType dtype, str name, float flop, int kept) -> Tensor[]")
@@ -66,7 +66,7 @@ def run_kernel(name: str, inputs: list[Any], *, shape: Any, dtype: Any, flop: fl
     return _Kernel.apply(name, tuple(shape), dtype, float(flop), int(kept), *inputs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Kernel:
     """A fast kernel: the library that has it, which argument its output is like, and its arithmetic."""
 
@@ -81,6 +81,16 @@ class Kernel:
 def _scan_flop(a: Mapping[str, Any]) -> float:
     """Gu and Dao (2023), section 3.3: nine operations per state and position."""
     return 9.0 * int(a["hidden_states"].numel()) * int(a["A"].shape[-1])
+
+
+def _chunk_scan_flop(a: Mapping[str, Any]) -> float:
+    """Dao and Gu (2024), section 6: in each chunk two products over pairs of positions, and two with the states."""
+    heads_by_places, width, states = (
+        a["hidden_states"].shape[:-1].numel(),
+        a["hidden_states"].shape[-1],
+        a["B"].shape[-1],
+    )
+    return float(2.0 * heads_by_places * (int(a["chunk_size"]) * (states + width) + 2 * states * width))
 
 
 def _conv_flop(a: Mapping[str, Any]) -> float:
@@ -109,12 +119,18 @@ KERNELS: dict[str, Kernel] = {
         state=lambda a: a["hidden_states"].new_zeros(*a["hidden_states"].shape[:2], a["A"].shape[-1])
         if a.get("return_last_state") else None,
     ),
+    "mamba2_chunk_scan": Kernel(
+        library="mamba-ssm", like="hidden_states", flop=_chunk_scan_flop,
+        state=lambda a: a["hidden_states"].new_zeros(a["B"].shape[0], *a["hidden_states"].shape[2:], a["B"].shape[-1])
+        if a.get("return_final_states") else None,
+    ),
     "causal_conv1d_fn": Kernel(library="causal-conv1d", like="hidden_states", flop=_conv_flop),
     "rwkv_linear_attention": Kernel(
         library="rwkv", like="key", flop=lambda a: 30.0 * a["key"].numel(), state=lambda a: a.get("state"), always_state=True
     ),
-    "torch_chunk_gated_delta_rule": Kernel(
-        library="flash-linear-attention", like="value", flop=_delta_flop, state=_delta_state, always_state=True
+    **dict.fromkeys(
+        ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention"),
+        Kernel(library="flash-linear-attention", like="value", flop=_delta_flop, state=_delta_state, always_state=True),
     ),
 }  # fmt: skip
 """Functions that fall back to a loop, by name; the module they live in does not matter."""
@@ -140,7 +156,7 @@ def _standing_in(name: str, kernel: Kernel, reference: Any, assume: Callable[[st
         bound.apply_defaults()
         given = dict(bound.arguments)
         like = given[kernel.like]
-        assume(f"{name} is counted as the kernel of {kernel.library}; --kernels reference records its loop instead")
+        assume(f"{name} is counted as the kernel of {kernel.library}; --kernels plain records its loop instead")
         inputs = [value for value in given.values() if isinstance(value, torch.Tensor)]
         output = run_kernel(kernel.library, inputs, shape=like.shape, dtype=like.dtype, flop=kernel.flop(given))
         state = kernel.state(given) if kernel.state is not None else None

@@ -245,7 +245,7 @@ def _forward(rule: Given, part: nn.Module, values: Values) -> Callable[..., Any]
 
 def _say(values: Values, what: str, rule: Given) -> None:
     values.assumptions[
-        f"{what} is counted as the kernel of {rule['library']}; --kernels reference runs the model's own code"
+        f"{what} is counted as the kernel of {rule['library']}; --kernels plain runs the model's own code"
     ] = None
 
 

@@ -6,24 +6,27 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra, TraincastError
+from traincast.capture._extras import need
+from traincast.errors import CaptureFailed, InvalidInput, TraincastError
 from traincast.files import GRAPH_FORMAT, load_graph, read_json
+from traincast.noun import noun
 from traincast.spec import Graph, Scalable
 
 FORMS = (
     "my_file.py:build, timm:name, model.onnx, a Hugging Face config.json, a TensorFlow saved_model/, graph.pb or model.meta, "
-    "model.keras, a StableHLO step.mlir, a JAX step.jaxpr, or a saved graph"
+    "model.keras, a StableHLO step.mlir, or a saved graph"
 )
 
-_PROGRAMS = (".jaxpr", ".mlir", ".stablehlo")
+_PROGRAMS = (".mlir", ".stablehlo")
+_TENSORFLOW = (".pb", ".pbtxt", ".meta")
 _JAX_FILE = re.compile(rb"^framework\s*=\s*['\"]jax['\"]", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Asked:
     """What a user says beside the source; None leaves it to the source."""
 
@@ -60,6 +63,8 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
     """The step that a source names; what may be asked are the fields of `Asked`."""
     wanted = Asked(**asked)
     options, batch, seq, scalable = wanted.options(), wanted.batch, wanted.seq, wanted.scalable
+    if isinstance(source, Mapping) and "timm" in source:
+        return _from_timm(source["timm"], wanted)
     if isinstance(source, Mapping):
         return _from_config(source, batch, seq, wanted.attention, wanted.checkpointing, scalable, options)
     text = str(source)
@@ -70,13 +75,17 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
         return _from_python(text, batch, seq, scalable, options)
     if not path.exists():
         raise InvalidInput(f"there is no file {text}; a model is given as {FORMS}")
+    if path.suffix == ".jaxpr":
+        raise InvalidInput(
+            f"{text}: a jaxpr is not read from its text; write jax.jit(step).lower(...).as_text(debug_info=True) to a .mlir "
+            "file, or name the function itself (my_file.py:build with framework = 'jax')"
+        )
     if path.suffix == ".onnx":
         _need_torch()
         return _onnx(path, batch, scalable, options)
     if path.suffix == ".keras":
         return _from_keras(path, batch, seq, scalable, options)
-    is_saved_model = path.is_dir() and (path / "saved_model.pb").exists()
-    if is_saved_model or path.suffix in (".mlir", ".stablehlo", ".jaxpr", ".pb", ".pbtxt", ".meta"):
+    if path.suffix in _PROGRAMS or is_tensorflow(text):
         return _from_program(path, wanted)
     if path.suffix in (".json", ".gz"):
         content = read_json(path)
@@ -89,30 +98,27 @@ def load_source(source: str | Mapping[str, Any], **asked: Any) -> Graph | Scalab
 
 def is_program(source: str) -> bool:
     """Whether a source is a whole step in its own number formats, perhaps with annotations of how it is spread over devices: a
-    JAX function or what was written of one. Nothing is run to know it."""
-    if source.endswith(_PROGRAMS):
+    JAX function, what was written of one, or a TensorFlow graph. Nothing is run to know it."""
+    if source.endswith(_PROGRAMS) or is_tensorflow(source):
         return True
     file = Path(source.rpartition(":")[0] if ".py:" in source else source)
     return file.suffix == ".py" and file.is_file() and _JAX_FILE.search(file.read_bytes()) is not None
 
 
+def is_tensorflow(source: str) -> bool:
+    return source.endswith(_TENSORFLOW) or (Path(source) / "saved_model.pb").is_file()
+
+
 def _from_program(path: Path, asked: Asked) -> Graph:
     """A graph that another framework has written out."""
     if asked.scalable:
-        kind = {".mlir": "StableHLO file", ".stablehlo": "StableHLO file", ".jaxpr": "jaxpr"}.get(
-            path.suffix, "TensorFlow graph"
-        )
+        kind = "StableHLO file" if path.suffix in _PROGRAMS else "TensorFlow graph"
         raise InvalidInput(f"{path}: a {kind} is read at one batch; leave out the two batch sizes")
     if path.suffix in _PROGRAMS:
         _refuse_precision(str(path), asked.precision)
-    if path.suffix in (".mlir", ".stablehlo"):
         from traincast.capture._stablehlo import read_stablehlo
 
         return read_stablehlo(path, batch_size=asked.batch)
-    if path.suffix == ".jaxpr":
-        from traincast.capture._jax import read_jaxpr
-
-        return read_jaxpr(path, batch_size=asked.batch)
     room = importlib.import_module("traincast.capture._tensorflow")
     graph: Graph = room.read_tensorflow(
         path, batch=asked.batch, precision=asked.precision or "fp32", seq=asked.seq, loop_length=asked.loop_length
@@ -129,10 +135,7 @@ def _refuse_precision(source: str, precision: str | None) -> None:
 
 
 def _need_torch() -> None:
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise MissingExtra("torch", "torch", "recording a model") from error
+    need("torch", extra="torch", purpose="recording a model")
 
 
 def _record(
@@ -155,12 +158,9 @@ def _from_config(
 
     described = describe_config(config, seq=seq, attention=attention, checkpointing=checkpointing)
     options = {
-        **options,
-        "name": described.name,
-        "source": "huggingface",
-        "tokens_per_sample": described.tokens_per_sample,
+        **options, "name": described.name, "source": "huggingface", "tokens_per_sample": described.tokens_per_sample,
         "samples_unit": described.samples_unit,
-    }
+    }  # fmt: skip
     return _record(described.build, described.make_inputs, batch=batch, scalable=scalable, options=options)
 
 
@@ -200,9 +200,16 @@ def _onnx(path: Path, batch: int | None, scalable: bool, options: dict[str, Any]
             f"{path} has a fixed batch of {described.batch}, not {batch}; export it with a dynamic batch"
         )
     options = {**options, "name": described.name, "source": "onnx"}
-    return _record(
+    graph = _record(
         described.build, described.make_inputs, batch=batch or described.batch, scalable=scalable, options=options
     )
+    if isinstance(graph, Scalable):
+        return replace(graph, **{size: _assuming(getattr(graph, size), described) for size in ("small", "large")})
+    return _assuming(graph, described)
+
+
+def _assuming(graph: Graph, described: Any) -> Graph:
+    return replace(graph, assumptions=(*graph.assumptions, *described.assumptions))
 
 
 def _from_python(
@@ -269,22 +276,52 @@ class _Given:
             return result[0]
         return result
 
-    def make_inputs(self, size: int) -> Any:
+    def make_inputs(self, size: int | None) -> Any:
+        """None: as they are; of a function that makes them, one sample."""
         given = self.inputs if self.inputs is not None else getattr(self.module, "make_inputs", None)
         if given is None:
             raise CaptureFailed(
                 f"{self.source} returned no inputs; return (model, inputs) or define make_inputs(batch) beside it"
             )
         if not callable(given) or hasattr(given, "shape"):
-            self.is_fixed = True
+            self.is_fixed = not (self._makes_batch and self.asked["batch"])
+            dim = getattr(self.module, "batch_dim", None)
+            if dim is not None and self.is_fixed and size:
+                self.is_fixed = False
+                return _resized(given, dim, size)
             return given
         parameters = inspect.signature(given).parameters
-        if not parameters:
-            self.is_fixed = True
-            return given()
-        if _by_name(parameters):
-            return self._call(given, **{**self.asked, "batch": size, "batch_size": size})
-        return given(size)
+        if any(name in ("batch", "batch_size", "seq") for name in parameters):
+            self.is_fixed = not self._makes_batch and not {"batch", "batch_size"} & parameters.keys()
+            return self._call(given, **{**self.asked, "batch": size or 1, "batch_size": size or 1})
+        self.is_fixed = not self._makes_batch and not parameters
+        return given(size or 1) if parameters else given()
+
+    @property
+    def _makes_batch(self) -> bool:
+        """`build` itself takes the batch."""
+        is_function = inspect.isfunction(self.build)
+        return is_function and bool({"batch", "batch_size"} & inspect.signature(self.build).parameters.keys())
+
+    def batch_of(self, asked: int) -> int | None:
+        """The samples of the inputs: as many as were asked of a function that makes them, whatever their first dims. Of inputs
+        that are given what the file says; None: their first dim."""
+        said: int | None = getattr(self.module, "batch_size", None)
+        return said if self.is_fixed else asked
+
+
+def _resized(inputs: Any, dim: int, size: int) -> Any:
+    """The same samples again and again, or fewer of them, in every tensor that has as many along this dim as the first."""
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    own = next(leaf.shape[dim] for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim() > dim)
+
+    def resize(leaf: Any) -> Any:
+        has_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > dim and leaf.shape[dim] == own
+        return leaf.index_select(dim, torch.arange(size) % own) if has_batch else leaf
+
+    return tree_map(resize, inputs)
 
 
 def _from_jax(source: str, build: Any, batch: int | None, scalable: bool) -> Graph:
@@ -317,18 +354,21 @@ def _record_python(given: _Given, batch: int | None, scalable: bool, options: di
     if scalable:
         loaded = capture_scalable(given.make_model, given.make_inputs, **options)
         if given.is_fixed:
-            raise InvalidInput("the inputs have a fixed batch; return (model, make_inputs) to record any batch")
+            raise InvalidInput(
+                f"the inputs of {given.source} have a fixed batch; let make_inputs(batch) make them, or say batch_dim = 0"
+            )
         return loaded
-    graph = capture(given.make_model, lambda: given.make_inputs(batch or 1), **options)
-    if batch is not None and graph.batch_size != batch * options.get("accumulate", 1):
+    options = {"batch_dim": getattr(given.module, "batch_dim", 0), **options}
+    graph = capture(given.make_model, lambda: given.make_inputs(batch), **options)
+    passes = options.get("accumulate", 1) if graph.mode != "inference" else 1
+    size = given.batch_of(batch or 1)
+    graph = graph if size is None else replace(graph, batch_size=size * passes)
+    if batch is not None and graph.batch_size != batch * passes:
         raise InvalidInput(
-            f"the inputs have a batch of {graph.batch_size}, not {batch}; return (model, make_inputs) with make_inputs(batch)"
+            f"the inputs of {given.source} are {graph.batch_size // passes} samples, not {batch}; let make_inputs(batch) make "
+            "them, or say beside it which of their dims is the batch: batch_dim = 0 (None: they are one sample)"
         )
     return graph
-
-
-def _by_name(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(name in ("batch", "batch_size", "seq") for name in parameters)
 
 
 def _run_file(path: Path) -> Any:

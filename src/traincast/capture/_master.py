@@ -96,12 +96,9 @@ def _update_master(op: Op, graph: Graph, kept: dict[int, int], *, masters: tuple
         return replace(op, reads=tuple(kept.get(place, place) for place in op.reads),
                        writes=tuple(kept.get(place, place) for place in op.writes))  # fmt: skip
     return replace(
-        op,
-        bytes_read=2 * max(0.0, op.bytes_read - half_bytes) + kept_bytes,
-        bytes_written=2 * op.bytes_written + weight_bytes + zeroed,
-        dtype="fp32",
+        op, bytes_read=2 * max(0.0, op.bytes_read - half_bytes) + kept_bytes,
+        bytes_written=2 * op.bytes_written + weight_bytes + zeroed, dtype="fp32",
         reads=(*(kept.get(place, place) for place in op.reads), *copies),
-        writes=(*(kept.get(place, place) for place in op.writes), *copies),
-        attrs={**op.attrs, "master": True},
+        writes=(*(kept.get(place, place) for place in op.writes), *copies), attrs={**op.attrs, "master": True},
         num_kernels=op.num_kernels + bool(kept),
-    )
+    )  # fmt: skip

@@ -7,7 +7,6 @@ that the node stands for. Weights are never read: only their shapes count.
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra
+from traincast.capture._extras import need
+from traincast.errors import CaptureFailed, InvalidInput
+from traincast.noun import noun
 
 DEFAULT_DIMS = {"whole": 128, "image": 224}
 """What an open dim that is not the batch is taken as, for integer and for floating inputs."""
@@ -28,7 +29,7 @@ _DTYPES: dict[int, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Source:
     """What a recording needs of an ONNX file."""
 
@@ -37,22 +38,13 @@ class Source:
     make_inputs: Callable[[int], tuple[Any, ...]]
     batch: int
     batch_is_free: bool
+    assumptions: tuple[str, ...] = ()
+    """What open axes are taken as."""
 
 
 def describe_onnx(path: str | Path) -> Source:
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtra("onnx", "onnx", "reading an ONNX file") from error
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-        if model.functions:
-            from onnx import inliner
-
-            model = inliner.inline_local_functions(model)
-    except Exception as error:
-        raise InvalidInput(f"{path} is not a readable ONNX file: {' '.join(str(error).split())[:200]}") from error
-    graph = model.graph
+    onnx = need("onnx", extra="onnx", purpose="reading an ONNX file")
+    graph = _load_model(onnx, path).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     unsupported = sorted(
@@ -69,7 +61,61 @@ def describe_onnx(path: str | Path) -> Source:
         make_inputs=lambda size: tuple(_example(value, size) for value in inputs),
         batch=batch,
         batch_is_free=free,
+        assumptions=tuple(text for value in inputs for text in _say_open(value)),
     )
+
+
+def _load_model(onnx: Any, path: str | Path) -> Any:
+    """The file with its functions unfolded."""
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        _check_sizes(model)
+        if not model.functions:
+            return model
+        from onnx import inliner
+
+        return inliner.inline_local_functions(model)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+    except Exception as error:
+        raise InvalidInput(f"{path} is not a readable ONNX file: {' '.join(str(error).split())[:200]}") from error
+
+
+MOST_NODES = 200_000
+"""Of a whole file, functions unfolded."""
+MOST_ELEMENTS = 2**42
+"""Of one input or weight."""
+
+
+def _check_sizes(model: Any) -> None:
+    """Refuse what a small file can ask for and no machine can walk: functions that unfold without end, endless tensors."""
+    functions = {(each.domain, each.name): each for each in model.functions}
+    counts: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Any, depth: int) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in functions and key not in counts:
+                if depth > len(functions):
+                    raise InvalidInput(f"the function {node.op_type[:60]!r} calls itself")
+                counts[key] = count(functions[key].node, depth + 1)
+            total += counts.get(key, 1)
+            if node.op_type == "Split" and any(
+                item.name == "num_outputs" and item.i != len(node.output) for item in node.attribute
+            ):
+                raise InvalidInput("a Split has another number of outputs than it names")
+        if total > MOST_NODES:
+            raise InvalidInput(f"the file has more than {MOST_NODES:,} nodes, functions unfolded; no more are read")
+        return total
+
+    count(model.graph.node, 0)
+    sizes = [[dim or 1 for dim in _dims(value)] for value in model.graph.input]
+    for dims in (*sizes, *(list(tensor.dims) for tensor in model.graph.initializer)):
+        if any(dim < 0 for dim in dims) or math.prod(dims) > MOST_ELEMENTS:
+            raise InvalidInput(
+                f"a tensor of {'x'.join(map(str, dims))[:100]} elements; at most {MOST_ELEMENTS:,} are read"
+            )
 
 
 def _dims(value: Any) -> list[int | None]:
@@ -79,9 +125,24 @@ def _dims(value: Any) -> list[int | None]:
     ]
 
 
+def _usual_dim(value: Any) -> int:
+    dtype = _DTYPES.get(value.type.tensor_type.elem_type, torch.float32)
+    return DEFAULT_DIMS["image" if dtype.is_floating_point else "whole"]
+
+
+def _say_open(value: Any) -> list[str]:
+    """Axes that the file leaves open, but for the batch."""
+    return [
+        f"axis {place} of the input {value.name!r} is open in the file ({dim.dim_param or 'no name'}) and taken as "
+        f"{_usual_dim(value)}; export it with the size that you train at"
+        for place, dim in enumerate(value.type.tensor_type.shape.dim)
+        if place > 0 and _dims(value)[place] is None
+    ]
+
+
 def _example(value: Any, batch: int) -> Any:
     dtype = _DTYPES.get(value.type.tensor_type.elem_type, torch.float32)
-    other = DEFAULT_DIMS["image" if dtype.is_floating_point else "whole"]
+    other = _usual_dim(value)
     sizes = [(batch if place == 0 else other) if dim is None else dim for place, dim in enumerate(_dims(value))]
     # Ones are valid token ids and, as a mask, hide nothing.
     return torch.zeros(sizes, dtype=dtype) if dtype.is_floating_point else torch.ones(sizes, dtype=dtype)
@@ -176,6 +237,9 @@ class _Interpreter(nn.Module):  # type: ignore[misc]
                 if _belongs_on_host(node, arguments):
                     results = self._on_host(module, node, arguments)
                 else:
+                    if arguments and not isinstance(arguments[0], torch.Tensor):
+                        # Large constants of constants: an array would be computed, a tensor has only its shape.
+                        arguments[0] = _tensor(arguments[0])
                     results = module(arguments)
             except CaptureFailed:
                 raise
@@ -216,10 +280,24 @@ def _belongs_on_host(node: Any, arguments: list[Any]) -> bool:
     if node.op_type == "Range":
         start, limit, step = (float(np.asarray(value)) for value in arguments)
         return (limit - start) / step <= _HOST_LIMIT
+    sizes = [np.size(value) for value in arguments if value is not None]
+    if node.op_type in _GROWING:
+        # One of their other arguments says how large the result is.
+        said = [value for value in arguments[1:] if value is not None and np.size(value) <= 16]
+        size = sizes[0] * math.prod(max(1, abs(int(item))) for value in said for item in np.ravel(value))
+        if size > _MOST_CONSTANT:
+            raise CaptureFailed(f"the ONNX operation {node.op_type} makes a constant of {size:,} elements from a few")
+        return size <= _HOST_MOST
+    if len(sizes) > 1 and (node.op_type in ("Concat", "MatMul", "Gemm", "Einsum") or sum(sizes) > _HOST_MOST):
+        return math.prod(sizes) <= _HOST_MOST or (node.op_type == "Concat" and sum(sizes) <= _HOST_MOST)
     return True
 
 
 _HOST_LIMIT = 1024
+_HOST_MOST = 2**20
+"""Elements that are computed on the host; what is larger is only given its shape."""
+_MOST_CONSTANT = 2**27
+_GROWING = {"Expand", "Tile", "Pad", "OneHot", "Resize", "Upsample"}
 _STATISTICS = {("BatchNormalization", 3), ("BatchNormalization", 4)}
 _MOVING = {"Slice", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Concat", "Cast", "Where", "Pad", "Tile"}
 _NOT_WEIGHTS = {"Clip", "Resize", "Upsample", "Pow", "Div", "Equal", "ConstantOfShape", "Range", "Less", "Greater", "Max", "Min",
@@ -234,7 +312,7 @@ def _trains(kind: str, place: int, dims: tuple[int, ...]) -> bool:
     """Whether a float tensor in this place is a weight: not a bound, a scale or where to move data."""
     if kind in _MOVING and kind != "Concat" and place > 0:
         return False
-    return kind not in _NOT_WEIGHTS and math.prod(dims) > 1
+    return kind not in _NOT_WEIGHTS and (math.prod(dims) > 1 or (kind, place) == ("PRelu", 1))
 
 
 def _attribute(onnx: Any, item: Any) -> Any:
@@ -379,15 +457,9 @@ def _pool(values: list[Any], attributes: dict[str, Any], node: Any) -> Any:
 def _batch_norm(values: list[Any], attributes: dict[str, Any], node: Any) -> Any:
     data, scale, bias, mean, variance = _all(values)
     return F.batch_norm(
-        data,
-        mean,
-        variance,
-        scale,
-        bias,
-        node.training,
-        1 - attributes.get("momentum", 0.9),
+        data, mean, variance, scale, bias, node.training, 1 - attributes.get("momentum", 0.9),
         attributes.get("epsilon", 1e-5),
-    )
+    )  # fmt: skip
 
 
 def _layer_norm(values: list[Any], attributes: dict[str, Any], node: Any) -> Any:

@@ -33,8 +33,6 @@ _TRANSCENDENTAL = frozenset(_TRANSCENDENTAL_NAMES.split())
 CAUSAL_DENSITY = 0.55
 """Masks that keep at most this share of the square are priced like causal ones."""
 
-CONV_PASSES = ("forward", "grad_input", "grad_weight")
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -131,31 +129,18 @@ def _sum_bytes(tensors: Iterable[Any]) -> float:
 
 
 def _work(
-    call: Call,
-    kind: str,
-    flop: float | None,
-    attrs: dict[str, Attr],
-    *,
-    reads: Sequence[Any] | None = None,
-    writes: Sequence[Any] | None = None,
-    bytes_read: float | None = None,
-    bytes_written: float | None = None,
-    num_kernels: int = 1,
-    suffix: str = "",
-) -> Work:
+    call: Call, kind: str, flop: float | None, attrs: dict[str, Attr], *, reads: Sequence[Any] | None = None,
+    writes: Sequence[Any] | None = None, bytes_read: float | None = None, bytes_written: float | None = None,
+    num_kernels: int = 1, suffix: str = "",
+) -> Work:  # fmt: skip
     read = tuple(call.inputs if reads is None else [tensor for tensor in reads if tensor is not None])
     written = tuple(call.outputs if writes is None else [tensor for tensor in writes if tensor is not None])
     return Work(
-        kind=kind,
-        flop=None if flop is None else float(flop),
+        kind=kind, flop=None if flop is None else float(flop),
         bytes_read=_sum_bytes(read) if bytes_read is None else float(bytes_read),
-        bytes_written=_sum_bytes(written) if bytes_written is None else float(bytes_written),
-        attrs=attrs,
-        reads=read,
-        writes=written,
-        num_kernels=num_kernels,
-        suffix=suffix,
-    )
+        bytes_written=_sum_bytes(written) if bytes_written is None else float(bytes_written), attrs=attrs, reads=read,
+        writes=written, num_kernels=num_kernels, suffix=suffix,
+    )  # fmt: skip
 
 
 def _plain(call: Call) -> str:
@@ -280,17 +265,9 @@ def _attention(factor: float, *, num_kernels: int = 1) -> Callable[[Call], list[
 
 
 def conv_work(
-    *,
-    pass_: str,
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    groups: int,
-    in_size: Sequence[int],
-    out_size: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-) -> tuple[float, dict[str, Attr]]:
+    *, pass_: str, batch: int, in_channels: int, out_channels: int, groups: int, in_size: Sequence[int],
+    out_size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+) -> tuple[float, dict[str, Attr]]:  # fmt: skip
     """FLOP and attributes of one pass; all three passes do the same multiply-adds."""
     flop = 2.0 * batch * math.prod(out_size) * math.prod(kernel) * in_channels * out_channels / groups
     attrs: dict[str, Attr] = {

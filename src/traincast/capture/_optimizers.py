@@ -6,10 +6,11 @@ and updates the parameter (3, 1): 12 reads and 8 writes. The fused kernel reads 
 """
 
 import math
-from dataclasses import dataclass
+
+from traincast.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Update:
     """The arithmetic of one algorithm per element of a parameter."""
 

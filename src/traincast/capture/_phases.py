@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from traincast.noun import noun
 from traincast.spec import Op, Tensor
 
 
@@ -28,7 +29,7 @@ def mark_kept(tensors: Iterable[Tensor], ops: Iterable[Op]) -> tuple[Tensor, ...
     return tuple(kept)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Leaf:
     """An array that a training step takes: its tensor, and the argument and the path in it by which it was given."""
 

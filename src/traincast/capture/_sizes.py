@@ -19,6 +19,8 @@ MOST_ITEMS = 1_024
 MOST_VALUES = 20_000
 """In a whole configuration."""
 MOST_WIDTH = 2**21
+MOST_LAYERS_BY_WIDTH = 2**25
+"""Layers times the widest of them; the largest model that was ever trained has a fifth of it."""
 
 LABELS = ("id2label", "label2id")
 """Names of classes: only how many there are matters."""
@@ -40,7 +42,7 @@ _WIDTHS = re.compile(
 
 def check_sizes(config: Mapping[str, Any]) -> None:
     """Refuse a configuration whose model could not be recorded in reasonable time and memory."""
-    layers, experts = 1.0, 1.0
+    layers, experts, width = 1.0, 1.0, 1.0
     for num_values, (path, key, value) in enumerate(_walk(config, "", 0), 1):
         if num_values > MOST_VALUES:
             raise InvalidInput(f"the config has more than {MOST_VALUES:,} values; a model's config has a few hundred")
@@ -60,11 +62,17 @@ def check_sizes(config: Mapping[str, Any]) -> None:
                 layers = max(layers, value)
             elif _WIDTHS.search(key):
                 most = MOST_WIDTH
+                width = max(width, value)
             _check(path, value, most)
     if layers * experts > MOST_MODULES:
         raise InvalidInput(
             f"the config asks for {layers:,.0f} layers with {experts:,.0f} experts each; at most {MOST_MODULES:,} experts in "
             "all are taken"
+        )
+    if layers * width > MOST_LAYERS_BY_WIDTH:
+        raise InvalidInput(
+            f"the config asks for {layers:,.0f} layers of a width of {width:,.0f}; layers times width is at most "
+            f"{MOST_LAYERS_BY_WIDTH:,}"
         )
 
 

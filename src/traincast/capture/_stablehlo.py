@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traincast.capture._folding import fold
-from traincast.capture._phases import Leaf, find_roles, mark_gradients, mark_kept, name_leaves, tell_mode
+from traincast.capture._phases import Leaf
+from traincast.capture._xla import Convolution, Described, Recording, describe_dot, describe_op, float_dtype, layer_of
 from traincast.errors import CaptureFailed, InvalidInput
 from traincast.spec import Attr, Graph, Op, Repeat, Tensor
 from traincast.units import DTYPE_BYTES
@@ -22,67 +23,13 @@ _DTYPES = {
     "ui64": "int64", "ui32": "int32", "ui16": "int16", "ui8": "uint8", "i1": "bool", "complex<f32>": "complex64",
     "f8E4M3FN": "fp8", "f8E5M2": "fp8",
 }  # fmt: skip
-_VIEWS = ("reshape", "broadcast_in_dim", "optimization_barrier", "custom_call", "bitcast_convert")
-_TRANSCENDENTAL = frozenset(
-    [
-        "exponential",
-        "exponential_minus_one",
-        "log",
-        "log_plus_one",
-        "tanh",
-        "logistic",
-        "sqrt",
-        "rsqrt",
-        "power",
-        "sine",
-        "cosine",
-        "tan",
-        "cbrt",
-        "atan2",
-    ]
-)
-_POINTWISE = _TRANSCENDENTAL | frozenset(
-    [
-        "add",
-        "subtract",
-        "multiply",
-        "divide",
-        "maximum",
-        "minimum",
-        "negate",
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "round_nearest_even",
-        "round_nearest_afz",
-        "select",
-        "compare",
-        "and",
-        "or",
-        "not",
-        "xor",
-        "is_finite",
-        "remainder",
-        "clamp",
-        "shift_left",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "real",
-        "imag",
-        "complex",
-        "popcnt",
-    ]
-)
-_MOVES = frozenset(["concatenate", "pad", "slice", "reverse", "transpose", "convert", "iota", "reduce_precision"])
-_INDEXING = frozenset(["gather", "dynamic_gather", "scatter", "dynamic_slice", "dynamic_update_slice"])
+_VIEWS = ("reshape", "broadcast_in_dim", "custom_call", "bitcast_convert")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*(?:<\w+>)?)>")
 _VALUE = re.compile(r"%[\w]+(?:#\d+)?")
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _FUNCTION = re.compile(r"func\.func (?:\w+ )?@([\w.$-]+)\((.*)")
 _ARGUMENT = re.compile(r'(%\w+): (tensor<[^>]*>+)(?: loc\((?:"([^"]*)"|(#loc\d*))\))?')
 _STATEMENT = re.compile(r"^(?:(%\w+)(?::(\d+))? = )?\"?(?:stablehlo|mhlo|chlo|func)?\.?([\w.]+)\"?(.*)$")
-_SCOPE = re.compile(r"(?:transpose|jvp|jit|vmap|remat|checkpoint|rematted_computation)\(|\)")
 
 
 @dataclass(slots=True)
@@ -112,7 +59,7 @@ def read_stablehlo(path: str | Path, *, batch_size: int | None = None, name: str
         raise CaptureFailed(
             f"{path} holds a statement that cannot be read: {' '.join(str(error).split())[:200]}"
         ) from error
-    walker.give_roles(returned)
+    walker.give_roles(walker.find_leaves(returned))
     batch = batch_size or walker.first_batch()
     if batch is None:
         raise InvalidInput(f"{path} has no input to take the batch from; give the batch")
@@ -170,16 +117,13 @@ class _Held:
         return math.prod(self.shape)
 
 
-class _Walker:
+class _Walker(Recording):
     def __init__(self, functions: dict[str, _Function], locations: dict[str, str]) -> None:
+        said = "operations are counted as the file has them, before XLA fuses them"
+        super().__init__(source="stablehlo", assumptions={said: None})
         self.functions = functions
         self.locations = locations
-        self.ops: list[Op] = []
-        self.repeats: list[Repeat] = []
-        self.tensors: list[Tensor] = []
         self.inputs: list[tuple[_Held, str]] = []
-        self._in_loop = False
-        self._seen_backward = False
 
     def new(self, shape: tuple[int, ...], dtype: str, *, role: str = "temporary") -> _Held:
         self.tensors.append(Tensor(shape=shape, dtype=dtype, role=role))
@@ -272,10 +216,10 @@ class _Walker:
             raise CaptureFailed(
                 "a loop of the StableHLO file has no known length; use scan or a fixed number of rounds"
             )
-        outer, self._in_loop = self._in_loop, True
+        outer, self.in_loop = self.in_loop, True
         start = len(self.ops)
         results, end = self._run(lines, body + 1, {**values, **carried}, scope)
-        self._in_loop = outer
+        self.in_loop = outer
         done = self.ops[start:]
         if done and rounds > 1:
             if outer:
@@ -295,6 +239,8 @@ class _Walker:
             return [_Held(kinds[0][0], kinds[0][1], None, int(number[1]) if number else None)]
         if "->" not in rest:
             kinds = kinds[-1:]
+        if op == "optimization_barrier":
+            return operands
         if op in _VIEWS and operands:
             return [replace(operands[0], shape=shape, dtype=dtype, number=None) for shape, dtype in kinds]
         if op == "dynamic_update_slice":
@@ -317,25 +263,17 @@ class _Walker:
         dtypes = [held.dtype for held in (*reads, *writes)]
         self.ops.append(
             Op(
-                name=f"stablehlo.{op}", kind=kind, flop=flop, attrs=attrs, phase=self._phase(place),
+                name=f"stablehlo.{op}", kind=kind, flop=flop, attrs=attrs, phase=self.phase(place),
                 bytes_read=sum(_size(held) for held in reads if held.index is not None) if size is None else size,
                 bytes_written=sum(_size(held) for held in writes) if size is None else size,
-                dtype=next((d for d in dtypes if d.startswith(("fp", "bf", "complex"))), dtypes[0] if dtypes else "fp32"),
+                dtype=float_dtype(dtypes),
                 reads=tuple(dict.fromkeys(held.index for held in reads if held.index is not None)),
                 writes=tuple(dict.fromkeys(held.index for held in writes if held.index is not None)),
-                layer=".".join(part for part in _SCOPE.sub("", place).split("/")[:-1] if part),
+                layer=layer_of(place, ends_in_op=True),
             )
         )  # fmt: skip
 
-    def _phase(self, place: str) -> str:
-        if "rematted_computation" in place:
-            return "recompute"
-        if "transpose(" in place:
-            self._seen_backward = True
-            return "backward"
-        return "optimizer" if self._seen_backward and "jvp(" not in place else "forward"
-
-    def give_roles(self, returned: Sequence[_Held]) -> None:
+    def find_leaves(self, returned: Sequence[_Held]) -> list[Leaf]:
         results = Counter((held.shape, held.dtype) for held in returned)
         passed_on = {held.index for held in returned}
         leaves = []
@@ -347,21 +285,11 @@ class _Walker:
                     is_returned=results[held.shape, held.dtype] > 0, is_passed_on=held.index in passed_on,
                 )
             )  # fmt: skip
-        for index, role in find_roles(leaves, self.tensors, self.ops).items():
-            self.tensors[index] = replace(self.tensors[index], role=role)
-        for index, name in name_leaves(leaves, self.tensors).items():
-            self.tensors[index] = replace(self.tensors[index], name=name)
+        return leaves
 
     def first_batch(self) -> int | None:
         inputs = (held for held, _ in self.inputs if self.tensors[held.index or 0].role == "input" and held.shape)
         return next((held.shape[0] for held in inputs), None)
-
-    def graph(self, *, name: str, batch_size: int) -> Graph:
-        return Graph(
-            name=name, ops=tuple(self.ops), tensors=mark_gradients(mark_kept(self.tensors, self.ops), self.ops),
-            batch_size=batch_size, repeats=tuple(self.repeats), mode=tell_mode(self.ops), source="stablehlo",
-            assumptions=("operations are counted as the file has them, before XLA fuses them",),
-        )  # fmt: skip
 
 
 def _size(held: _Held) -> float:
@@ -393,97 +321,38 @@ def _rounds(lines: Sequence[str], carried: dict[str, _Held]) -> int | None:
     return None
 
 
-def _describe(
-    op: str, rest: str, operands: Sequence[_Held], results: Sequence[_Held]
-) -> tuple[str, float | None, dict[str, Attr]]:
-    numel = max(held.numel for held in results)
-    largest = max((held.numel for held in operands), default=0)
+def _describe(op: str, rest: str, operands: Sequence[_Held], results: Sequence[_Held]) -> Described:
+    inputs, outputs = [held.shape for held in operands], [held.shape for held in results]
     if op == "dot_general":
-        return _dot(rest, operands[0].shape, operands[1].shape)
+        return describe_dot(
+            inputs[0], inputs[1], batch_dims=_pair(rest, "batching_dims"), contracted=_pair(rest, "contracting_dims")
+        )
     if op == "convolution":
-        return _convolution(rest, operands[0].shape, operands[1].shape, results[0].shape)
-    if op in _POINTWISE:
-        per_element = 4 if op in _TRANSCENDENTAL else 1
-        attrs: dict[str, Attr] = {"function": op, "numel": numel, "num_inputs": len(operands)}
-        return "elementwise", float(per_element * numel), attrs
-    if op == "reduce":
-        rows = max(1, numel)
-        return "reduce", float(largest), {"function": "reduce", "rows": rows, "cols": largest // rows}
-    if op in _MOVES:
-        return "copy", 0.0, {"function": op, "numel": numel}
-    if op in _INDEXING:
-        return "index", float(operands[-1].numel) if op == "scatter" else 0.0, {"function": op, "numel": numel}
-    if op in ("rng_bit_generator", "rng"):
-        return "random", float(numel), {"numel": numel}
-    if op == "sort":
-        columns = operands[0].shape[-1] if operands[0].shape else 1
-        flop = largest * max(1.0, math.log2(max(2, columns)))
-        return "sort", flop, {"rows": largest // max(1, columns), "cols": columns}
-    if op in ("reduce_window", "select_and_scatter"):
-        return _pool(op, rest, numel)
-    return "other", None, {}
-
-
-def _pool(op: str, rest: str, numel: int) -> tuple[str, float | None, dict[str, Attr]]:
+        return _convolution(rest, (inputs[0], inputs[1], outputs[0])).describe()
     listed = re.search(r"window_dimensions = array<i64: ([^>]*)>", rest)
-    window = [int(part) for part in re.findall(r"\d+", listed[1])] if listed else []
-    kernel = "x".join(str(size) for size in window if size > 1) or "1"
-    return "pool", float(numel * math.prod(window or [1])), {"function": op, "numel": numel, "kernel": kernel}
+    window = [int(part) for part in re.findall(r"\d+", listed[1])] if listed else [1]
+    return describe_op(op, inputs, outputs, window=window, adds=op == "scatter")
 
 
-def _dot(rest: str, left: tuple[int, ...], right: tuple[int, ...]) -> tuple[str, float, dict[str, Attr]]:
-    def pair(key: str) -> tuple[list[int], list[int]]:
-        found = re.search(rf"{key} = \[([\d, ]*)\] x \[([\d, ]*)\]", rest)
-        if found is None:
-            return [], []
-        first, second = ([int(part) for part in group.split(",") if part.strip()] for group in found.groups())
-        return first, second
-
-    (left_batch, right_batch), (left_inner, right_inner) = pair("batching_dims"), pair("contracting_dims")
-    batch, k = math.prod(left[dim] for dim in left_batch), math.prod(left[dim] for dim in left_inner)
-    m = math.prod(size for dim, size in enumerate(left) if dim not in (*left_batch, *left_inner))
-    n = math.prod(size for dim, size in enumerate(right) if dim not in (*right_batch, *right_inner))
-    layout = "nn"
-    if left_inner and max(left_inner) < len(left) - 1:
-        layout = "nt"
-    elif right_inner and max(right_inner) == len(right) - 1:
-        layout = "tn"
-    return "matmul", 2.0 * batch * m * n * k, {"batch": batch, "m": m, "n": n, "k": k, "layout": layout}
+def _pair(rest: str, key: str) -> tuple[list[int], list[int]]:
+    found = re.search(rf"{key} = \[([\d, ]*)\] x \[([\d, ]*)\]", rest)
+    first, second = found.groups() if found else ("", "")
+    return [int(part) for part in re.findall(r"\d+", first)], [int(part) for part in re.findall(r"\d+", second)]
 
 
-def _convolution(
-    rest: str, left: tuple[int, ...], right: tuple[int, ...], output: tuple[int, ...]
-) -> tuple[str, float, dict[str, Attr]]:
-    """The gradients are convolutions too: one dilates its input, the other its kernel."""
+def _convolution(rest: str, shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]) -> Convolution:
     found = re.search(r"dim_numbers = \[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]", rest)
     if found is None:
         raise CaptureFailed("a convolution of the StableHLO file says no dim_numbers")
-    data, kernel, result = (group.replace(" ", "").split(",") for group in found.groups())
-    groups = math.prod(int(n) for n in re.findall(r"(?:batch|feature)_group_count = (\d+)", rest))
+    ones = [1] * (len(shapes[0]) - 2)
 
-    def spatial(labels: list[str], shape: tuple[int, ...]) -> list[int]:
-        return [shape[labels.index(str(dim))] for dim in range(len(shape) - 2)]
+    def places(labels: str, first: str, second: str) -> list[int]:
+        listed = labels.replace(" ", "").split(",")
+        return [listed.index(label) for label in (first, second, *map(str, range(len(ones))))]
 
-    batch, channels, features = left[data.index("b")], left[data.index("f")], right[kernel.index("o")]
-    sizes, taps, outs = spatial(data, left), spatial(kernel, right), spatial(result, output)
-    dilated = [n for n in _whole(rest, "rhs_dilate") if n > 1]
-    widened = [n for n in _whole(rest, "lhs_dilate") if n > 1]
-    strides, role = _whole(rest, "stride") or [1] * len(sizes), "forward"
-    if dilated or data.index("f") == 0:
-        batch, channels, taps, outs, role = channels, batch, outs, taps, "grad_weight"
-        strides = _whole(rest, "rhs_dilate") or strides
-    elif widened or "reverse = [true" in rest:
-        channels, features, sizes, outs, role = features, channels, outs, sizes, "grad_input"
-        strides = _whole(rest, "lhs_dilate") or strides
-    flop = 2.0 * batch * math.prod(outs) * math.prod(taps) * channels * features / groups
-
-    def text(values: Sequence[int]) -> str:
-        return "x".join(str(value) for value in values) or "1"
-
-    attrs: dict[str, Attr] = {
-        "batch": batch, "in_channels": channels, "out_channels": features, "groups": groups, "in_size": text(sizes),
-        "out_size": text(outs), "kernel": text(taps), "stride": text(strides), "pass": role,
-    }  # fmt: skip
-    if not data[-1].isdigit():
-        attrs["channels_last"] = True
-    return "conv", flop, attrs
+    return Convolution(
+        shapes=shapes, dims=(places(found[1], "b", "f"), places(found[2], "o", "i"), places(found[3], "b", "f")),
+        groups=math.prod(int(n) for n in re.findall(r"(?:batch|feature)_group_count = (\d+)", rest)),
+        strides=_whole(rest, "stride") or ones, left_dilation=_whole(rest, "lhs_dilate") or ones,
+        right_dilation=_whole(rest, "rhs_dilate") or ones, is_reversed="reverse = [true" in rest,
+    )  # fmt: skip

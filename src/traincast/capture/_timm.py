@@ -8,8 +8,9 @@ import sys
 import types
 from typing import Any
 
+from traincast.capture._extras import need
 from traincast.capture._huggingface import Source
-from traincast.errors import CaptureFailed, InvalidInput, MissingExtra, did_you_mean
+from traincast.errors import CaptureFailed, InvalidInput, did_you_mean
 
 _USUAL_SIZE = (3, 224, 224)
 
@@ -52,10 +53,7 @@ def import_timm() -> Any:
         for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         sys.meta_path.insert(0, _StandIn())
-    try:
-        return importlib.import_module("timm")
-    except ImportError as error:
-        raise MissingExtra("timm", "timm", "building a model by its name in timm") from error
+    return need("timm", extra="timm", purpose="building a model by its name in timm")
 
 
 class _StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -5,10 +5,13 @@ import contextlib
 import functools
 import inspect
 import logging
+import math
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +29,7 @@ from traincast.capture._folding import fold
 from traincast.capture._kernels import CHOICES as KERNEL_CHOICES
 from traincast.capture._kernels import replace_kernels, replace_losses, replaced_flex_attention
 from traincast.capture._libraries import operator_rules, replace_functions, replace_modules
+from traincast.capture._lifetimes import Lifetimes
 from traincast.capture._master import keep_master
 from traincast.capture._operators import DTYPES, Rule, Work, describe, dtype_name
 from traincast.capture._optimizers import IMPLEMENTATIONS, num_launches
@@ -43,6 +47,7 @@ from traincast.capture._wrapped import (
     without_distributed_hooks,
 )
 from traincast.errors import CaptureFailed, InvalidInput, TraincastError, UnknownName
+from traincast.noun import noun
 from traincast.spec import MODES, Graph, Op, Tensor
 from traincast.units import DTYPE_BYTES
 
@@ -66,6 +71,7 @@ _AUTOCAST_FP32_NAMES = """
 """
 _AUTOCAST_FP32 = frozenset(_AUTOCAST_FP32_NAMES.split())
 _READ_LIMIT = 64
+_TAKE_SPARSE = ("sgd", "momentum", "sparseadam", "adagrad")
 _RECURRENT = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
 
 
@@ -155,6 +161,7 @@ _REPLACED: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": fused.attention,
     "dropout": _dropout,
     "_pad_packed_sequence": fused.pad_packed,
+    "_pack_padded_sequence": fused.pack_padded,
     **{name: functools.partial(fused.recurrent, cell) for name, cell in _RECURRENT.items()},
 }
 
@@ -179,6 +186,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.failure: tuple[BaseException | None, str] = (None, "")
         self._index_of: dict[int, int] = {}
         self._kept: list[StorageWeakRef] = []
+        self._lifetimes = Lifetimes(lambda: len(self.ops))
         self._sequence: dict[int, str] = {}
         self._sorted_sequence: list[int] = []
         self._pending_calls = 0
@@ -215,7 +223,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         # The weak reference keeps the address of a dead storage from being given to another.
         self._kept.append(StorageWeakRef(storage))
         self.storages.append(_Storage(shape, dtype_name(tensor), role, name))
+        if role == "temporary":
+            self._lifetimes.watch(storage, len(self.storages) - 1)
         return len(self.storages) - 1
+
+    def hold_at_peak(self, gradients: Iterable[Any]) -> None:
+        sizes = [
+            math.prod(each.shape) * DTYPE_BYTES[each.dtype] if each.role == "temporary" else 0.0
+            for each in self.storages
+        ]
+        for gradient in gradients:
+            sizes[self.index(gradient)] = 0.0
+        self.ops = self._lifetimes.hold(self.ops, sizes)
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = name_of(func)
@@ -246,20 +265,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         if dtype == "fp32" and self.tf32 and work.kind in _TENSOR_CORE_KINDS:
             dtype = "tf32"
         return Op(
-            name=name + work.suffix,
-            kind=work.kind,
-            flop=work.flop,
-            bytes_read=work.bytes_read,
-            bytes_written=work.bytes_written,
-            phase=phase,
-            dtype=dtype,
+            name=name + work.suffix, kind=work.kind, flop=work.flop, bytes_read=work.bytes_read,
+            bytes_written=work.bytes_written, phase=phase, dtype=dtype,
             reads=tuple(dict.fromkeys(self.index(tensor) for tensor in work.reads)),
-            writes=tuple(dict.fromkeys(self.index(tensor) for tensor in work.writes)),
-            layer=layer,
-            attrs=work.attrs,
-            num_kernels=work.num_kernels,
-            num_calls=num_calls,
-        )
+            writes=tuple(dict.fromkeys(self.index(tensor) for tensor in work.writes)), layer=layer, attrs=work.attrs,
+            num_kernels=work.num_kernels, num_calls=num_calls,
+        )  # fmt: skip
 
     def _backward_layer(self) -> str:
         node = torch._C._current_autograd_node()
@@ -301,7 +312,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 handle.remove()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Options:
     """How a step is recorded."""
 
@@ -318,7 +329,9 @@ class Options:
     max_grad_norm: float | None = None
     implementation: str = "foreach"
     batch_size: int | None = None
-    """Of one pass; otherwise the first dim of the first input."""
+    """Of one pass; otherwise `batch_dim` of the first input, or the length of the first list of tensors."""
+    batch_dim: int | None = 0
+    """None: the inputs are one sample."""
     samples_unit: str = "samples"
     tokens_per_sample: int = 1
     source: str = "torch"
@@ -326,7 +339,7 @@ class Options:
     holds_output: bool = True
     """The loop keeps a name for what the model returned, so that it lives through the backward pass."""
     kernels: str = "fast"
-    """fast: known kernels in the place of the loops that a CPU runs; reference: the loops."""
+    """fast: known kernels in the place of the loops that a CPU runs; plain: what the code itself runs."""
     mask_density: float = 0.5
     """The share of masks and boxes that hold where the data decide."""
     rules: Mapping[str, Rule] | None = None
@@ -382,9 +395,11 @@ def _capture(model: Any, inputs: Any, how: Options) -> Graph:
             step = _Step(
                 module=module, recorder=recorder, loss=how.loss, target=_made(how.target), mode=how.mode,
                 precision=how.precision, accumulate=how.accumulate, holds_output=how.holds_output,
+                batch_dim=how.batch_dim,
             )  # fmt: skip
             with step.prepared(given) as ready:
                 ready.run()
+                recorder.hold_at_peak([parameter.grad for _, parameter in ready.trained()])
                 _append_optimizer(
                     ready, optimizer=how.optimizer, implementation=how.implementation, max_grad_norm=how.max_grad_norm
                 )
@@ -424,9 +439,30 @@ def _explain(error: Exception, recorder: _Recorder, name: str) -> CaptureFailed:
     text = text if len(text) <= 300 else text[:297] + "..."
     module = recorder.failure[1] if recorder.failure[0] is error else ""
     where = f" in module {module!r}" if module else ""
+    where += _line_of(error)
+    for sign, advice in _ADVICE.items():
+        if sign in recorder.failed_op or sign in text:
+            return CaptureFailed(f"{name} cannot be captured{where}: {advice}")
     if recorder.failed_op:
         return CaptureFailed(f"{name} cannot be captured: operation {recorder.failed_op}{where} failed: {text}")
     return CaptureFailed(f"{name} cannot be captured: it raised {type(error).__name__}{where}: {text}")
+
+
+_ADVICE = {
+    "_sparse_": "sparse tensors have no recording; write the product with index_select and index_add, or with a dense matrix",
+    "shape_env": "nested (jagged) tensors have no recording; pad the samples, or join their rows in one tensor",
+}
+"""What to do instead of what a fake tensor cannot be, by a word of the operation or of the error."""
+
+
+def _line_of(error: Exception) -> str:
+    """The last line of the user's own files that the error passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parents[1])
+    own = [
+        each for each in frames if "site-packages" not in each.filename and not each.filename.startswith((ours, "<"))
+    ]
+    return f" (at {Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 @contextlib.contextmanager
@@ -491,6 +527,7 @@ def _patch_building(patch: Callable[[Any, str, Any], None]) -> None:
         patch(nn.init, attribute, keep)
     patch(nn.Module, "_apply", _apply)
     patch(FakeTensor, "__format__", _format)
+    patch(FakeTensor, "__deepcopy__", _deepcopy)
     patch(nn.Module, "cuda", lambda module, device=None: module)
     patch(nn.parameter.UninitializedParameter, "__new__", _really(nn.parameter.UninitializedParameter.__new__))
     patch(nn.parameter.UninitializedBuffer, "__new__", _really(nn.parameter.UninitializedBuffer.__new__))
@@ -505,6 +542,7 @@ def _patch_functions(patch: Callable[[Any, str, Any], None], recorder: _Recorder
     patch(F, "scaled_dot_product_attention", fused.attention)
     patch(F, "dropout", _dropout)
     replace_losses(patch)
+    patch(torch, "cond", recorder.values.choose)
     for attribute in ("embedding", "embedding_bag"):
         patch(F, attribute, _dense_lookup(getattr(F, attribute), recorder))
     for attribute in ("softmax", "log_softmax", "layer_norm", "group_norm", "nll_loss"):
@@ -555,6 +593,15 @@ def _format(tensor: Any, specification: str) -> str:
     if tensor.dim() == 0:
         return format(tensor.item(), specification)
     return repr(tensor)
+
+
+def _deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+    """A model that copies itself (a teacher, a second head) copies tensors that have no memory."""
+    made = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+    memo[id(tensor)] = made
+    return made
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:
@@ -719,6 +766,7 @@ class _Step:
     precision: str
     accumulate: int
     holds_output: bool = True
+    batch_dim: int | None = 0
 
     def autocast(self) -> Any:
         dtype = _AUTOCAST.get(self.precision)
@@ -767,7 +815,7 @@ class _Step:
                 args=args,
                 kwargs=kwargs,
                 target=fakes.inputs(self.target, name="target"),
-                first_batch=next((int(t.shape[0]) for t in tree_leaves((args, kwargs)) if _has_batch(t)), None),
+                first_batch=count_samples((*args, *kwargs.values()), self.batch_dim),
                 parameters=list(module.named_parameters()),
                 originals=originals,
             )
@@ -832,8 +880,30 @@ def _plain_output(output: Any) -> Any:
     return list(output.values()) if isinstance(output, Mapping) else output
 
 
-def _has_batch(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+def count_samples(inputs: Iterable[Any], dim: int | None) -> int | None:
+    """Of the first input that has such a dim; a list of tensors (images, bags) is as many samples as it is long."""
+    if dim is None:
+        return 1
+    for value in inputs:
+        if _is_list_of_samples(value):
+            return len(value)
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, torch.Tensor) and leaf.dim() > dim:
+                return int(leaf.shape[dim])
+    return None
+
+
+_MOST_CHANNELS = 4
+
+
+def _is_list_of_samples(value: Any) -> bool:
+    """Samples of a list are alike or have their channels first; what a data loader makes of a batch, inputs and targets, has one
+    leading size and differs in the rest."""
+    if not isinstance(value, list) or not value or not all(isinstance(part, torch.Tensor) for part in value):
+        return False
+    shapes = {tuple(part.shape) for part in value}
+    leading = {shape[:1] for shape in shapes}
+    return len(shapes) == 1 or len(leading) > 1 or next(iter(leading)) <= (_MOST_CHANNELS,)
 
 
 class _FakeTensors:
@@ -958,6 +1028,11 @@ def _append_update(recorder: _Recorder, update: Updated) -> None:
     written: list[int] = []
     for member in update.members:
         index = recorder.index(member.parameter)
+        if update.algorithm not in _TAKE_SPARSE and member.parameter.untyped_storage()._cdata in recorder.sparse_rows:
+            raise CaptureFailed(
+                f"{member.name} is looked up with sparse=True, and {update.algorithm} takes no sparse gradients; let the file's "
+                "optimizer be a list, SparseAdam for such tables and another for the rest, or use SGD, Adagrad or sparse=False"
+            )
         states = []
         for state in member.states:
             recorder.storages.append(

@@ -21,27 +21,19 @@ from traincast.capture._libraries import like_optimizer
 from traincast.capture._operators import DTYPES, Call, Work, describe, dtype_name
 from traincast.capture._optimizers import UPDATES, Update
 from traincast.errors import CaptureFailed, UnknownName
+from traincast.noun import noun
 
 _FOREACH = "aten._foreach_"
 _FOREACH_FLOP = {
-    "lerp": 2,
-    "addcmul": 2,
-    "addcdiv": 2,
-    "sqrt": 4,
-    "rsqrt": 4,
-    "pow": 4,
-    "exp": 4,
-    "norm": 2,
-    "copy": 0,
-    "zero": 0,
-}
+    "lerp": 2, "addcmul": 2, "addcdiv": 2, "sqrt": 4, "rsqrt": 4, "pow": 4, "exp": 4, "norm": 2, "copy": 0, "zero": 0,
+}  # fmt: skip
 """Per element; every other multi-tensor operation counts one."""
 _MAX_PERIOD = 20
 _OWN_KINDS = ("matmul", "conv", "other", "sort")
 """Work of an update that is no pass over the elements and becomes an operation of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class State:
     """A tensor that an optimizer keeps for one parameter."""
 
@@ -50,7 +42,7 @@ class State:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Member:
     """A trained parameter, its gradient and what is kept for it."""
 
@@ -59,7 +51,7 @@ class Member:
     states: tuple[State, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Updated:
     """The update of one group of parameters of one dtype."""
 
@@ -336,17 +328,13 @@ def _updated(
         kept = sum(_state_bytes(state) for member in made for state in member.states)
         reads, writes, temporary = 2.0 * size + kept, size + kept, [0.0]
     return Updated(
-        algorithm=algorithm,
-        members=made,
-        implementation=how,
-        bytes_read=float(reads),
-        bytes_written=float(writes),
+        algorithm=algorithm, members=made, implementation=how, bytes_read=float(reads), bytes_written=float(writes),
         flop=sum(trial.flop for trial in of),
         passes=1 if how == "fused" else max((trial.passes for trial in of), default=0),
         is_per_tensor=how != "fused" and not uses_foreach,
         temporary_bytes=float(sum(temporary) if uses_foreach else max(temporary, default=0.0)),
         products=_count_products(of),
-    )
+    )  # fmt: skip
 
 
 def _count_products(trials: Sequence[_Trial]) -> tuple[tuple[Work, str, int], ...]:

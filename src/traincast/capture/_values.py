@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorDeviceMismatchError
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from traincast.capture._guards import find_guard
 
 FLOAT_LIMIT = 4096
 WHOLE_LIMIT = 4 * 2**20
@@ -27,6 +30,11 @@ _RAGGED = {
 }  # fmt: skip
 
 
+_FACTORISATIONS = {
+    _ATEN.linalg_cholesky_ex.default, _ATEN.linalg_inv_ex.default, _ATEN._linalg_solve_ex.default,
+    _ATEN.linalg_lu_factor_ex.default, _ATEN.linalg_ldl_factor_ex.default,
+}  # fmt: skip
+"""Their last result says which of them failed."""
 _DOUBTFUL = "_traincast_doubtful"
 """A mark on conditions that hardly ever hold: a value is infinite or no number."""
 _DOUBTS = {
@@ -47,6 +55,19 @@ def _doubt(func: Any, args: tuple[Any, ...], output: Any) -> None:
         holds = all(part.__dict__.get(_DOUBTFUL) for part in args if isinstance(part, torch.Tensor))
     if holds and isinstance(output, FakeTensor):
         output.__dict__[_DOUBTFUL] = True
+
+
+def _run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros that forward-mode differentiation makes (torch.func.hessian) belong to no device; they join the others."""
+    try:
+        return func(*args, **kwargs)
+    except FakeTensorDeviceMismatchError:
+
+        def join(leaf: Any) -> Any:
+            is_nowhere = isinstance(leaf, torch.Tensor) and leaf.device.type == "meta"
+            return torch.zeros(leaf.shape, dtype=leaf.dtype) if is_nowhere else leaf
+
+        return func(*tree_map(join, args), **tree_map(join, kwargs))
 
 
 class Value:
@@ -83,7 +104,7 @@ class Values:
         if func is _ATEN._grouped_mm.default and args[0].dtype != torch.bfloat16:
             output = _grouped_product(func, args, kwargs)
         else:
-            output = func(*args, **kwargs)
+            output = _run_on_host(func, args, kwargs)
         self._follow(func, args, kwargs, output)
         if func in _DOUBTS:
             _doubt(func, args, output)
@@ -95,6 +116,14 @@ class Values:
         with _disable_current_modes():
             kept = self._kept(count).nonzero().flatten()
         return self._wrap(kept)
+
+    def choose(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        """torch.cond: the branch that a known condition takes, else the first."""
+        known = self.get(pred) if isinstance(pred, torch.Tensor) else None
+        if isinstance(pred, torch.Tensor) and known is None:
+            self._assume("of torch.cond the first branch is taken")
+            return true_fn(*operands)
+        return (true_fn if bool(pred if known is None else known.real) else false_fn)(*operands)
 
     def set(self, tensor: Any, real: Any, *, origin: str = "") -> None:
         if _is_small(real):
@@ -143,6 +172,10 @@ class Values:
         if tensor.__dict__.get(_DOUBTFUL):
             self._assume("values are taken as finite where the program asks")
             return False
+        guard = find_guard() if tensor.dtype == torch.bool else None
+        if guard is not None:
+            self._assume(f"a check of the program is taken to pass ({guard[1]})")
+            return guard[0]
         answer: Any = (
             self._guess_condition() if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
         )
@@ -323,7 +356,12 @@ class Values:
                 self.set(output, spread.reshape(output.shape).to(output.dtype))
 
     def _spread(self, func: Any, args: tuple[Any, ...], output: Any) -> None:
-        """Choices among unknown values (the experts of a router) are taken to be spread evenly."""
+        """Choices among unknown values (the experts of a router) are taken to be spread evenly, and matrices as regular."""
+        if func in _FACTORISATIONS:
+            with _disable_current_modes():
+                none = torch.zeros(output[-1].shape, dtype=output[-1].dtype)
+                self.set(output[-1], none, origin="factorisations of matrices are taken to succeed")
+            return
         if func is _ATEN.topk.default:
             indices, choices = output[1], args[0].shape[-1] if args[0].dim() else 1
         elif func is _ATEN.argmax.default and len(args) > 1 and args[1] is not None:

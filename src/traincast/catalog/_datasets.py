@@ -1,12 +1,12 @@
 """Names of well-known data sets to their sizes."""
 
 import functools
-from dataclasses import dataclass
 
-from traincast.catalog._names import Entry, load_facts
+from traincast.catalog._names import load_facts, make_entry
+from traincast.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Dataset:
     """How much there is to train on; None where it is not known or has no fixed answer."""
 
@@ -42,21 +42,5 @@ def usual_dataset(workload: str) -> Dataset | None:
 @functools.cache
 def _build(name: str) -> Dataset:
     facts = load_facts("dataset").entries[name]
-    return Dataset(
-        name=name,
-        title=facts["title"],
-        kind=facts["kind"],
-        num_train_samples=_count(facts, "num_train_samples"),
-        num_eval_samples=_count(facts, "num_eval_samples"),
-        num_tokens=_count(facts, "num_tokens"),
-        size_bytes=_count(facts, "size_bytes"),
-        sample_shape=facts.get("sample_shape", ""),
-        source=facts["source"],
-        confidence=facts["confidence"],
-        notes=facts.get("notes", ""),
-        aliases=tuple(facts.get("aliases", ())),
-    )
-
-
-def _count(facts: Entry, key: str) -> int | None:
-    return int(facts[key]) if key in facts else None
+    counts = ("num_train_samples", "num_eval_samples", "num_tokens", "size_bytes")
+    return make_entry(Dataset, name, facts, **{key: int(facts[key]) for key in counts if key in facts})

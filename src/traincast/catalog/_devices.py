@@ -1,14 +1,16 @@
 """Names of accelerators to devices with their sources."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 
-from traincast.catalog._names import load_facts
+from traincast.catalog._names import Entry, load_facts, make_entry
+from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class TypicalNode:
     """The node this device is most often found in: defaults where a user names only the device."""
 
@@ -26,7 +28,7 @@ class TypicalNode:
     """Devices of a rack that jobs use as one domain of the intra link, though its trays are smaller; None: no such rack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class DeviceEntry:
     """A device with what the catalogue knows beyond the data sheet."""
 
@@ -56,8 +58,9 @@ def device(name: str | Device) -> Device:
     return name if isinstance(name, Device) else device_entry(name).device
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(device(name) for name in load_facts("device").entries)
+def devices(names: Iterable[str] | None = None) -> tuple[Device, ...]:
+    """Those of some names; all that are known where none are given."""
+    return tuple(device(name) for name in (load_facts("device").entries if names is None else names))
 
 
 BOARDS_PER_SERVER = 8
@@ -80,43 +83,35 @@ def usual_node_size(name: str, count: int) -> int:
     return even if 2 * even >= usual else count
 
 
+@functools.cache
 def device_entry(name: str) -> DeviceEntry:
     return _build(load_facts("device").find(name))
+
+
+NEEDED = (
+    "title", "vendor", "architecture", "year", "confidence", "memory_bytes", "nominal_memory_bytes", "memory_bytes_per_s",
+    "typical_node", "sources",
+)  # fmt: skip
+"""Keys without which a block of devices.json is no device; all others are unknown where they are missing."""
+NEEDED_OF_NODE = ("devices_per_node", "intra", "inter")
+
+
+def _check_keys(name: str, facts: Entry) -> None:
+    """A block that lacks something is answered with what a whole one has."""
+    missing = [key for key in NEEDED if key not in facts]
+    missing += [f"typical_node.{key}" for key in NEEDED_OF_NODE if key not in facts.get("typical_node", NEEDED_OF_NODE)]
+    missing += ["sources.*"] if "*" not in facts.get("sources", "*") else []
+    if missing:
+        raise InvalidInput(
+            f"device {name!r} of the catalogue lacks {', '.join(missing)}; a device needs {', '.join(NEEDED)}, its typical_node "
+            f"{', '.join(NEEDED_OF_NODE)}, and sources an entry '*' (docs/extend/device.md shows a whole one)"
+        )
 
 
 @functools.cache
 def _build(name: str) -> DeviceEntry:
     facts = load_facts("device").entries[name]
-    sources = facts["sources"]
-    return DeviceEntry(
-        device=Device(
-            name=name,
-            memory_bytes=facts["memory_bytes"],
-            memory_bytes_per_s=facts["memory_bytes_per_s"],
-            matrix_flop_per_s=facts.get("matrix_flop_per_s", {}),
-            vector_flop_per_s=facts.get("vector_flop_per_s", {}),
-            vendor=facts["vendor"],
-            architecture=facts["architecture"],
-            year=facts["year"],
-            power_watts=facts.get("power_watts"),
-            num_sm=facts.get("num_sm"),
-            lanes_per_sm=facts.get("lanes_per_sm"),
-            clock_hz=facts.get("clock_hz"),
-            l2_bytes=facts.get("l2_bytes"),
-            link_bytes_per_s=facts.get("link_bytes_per_s"),
-            pcie_bytes_per_s=facts.get("pcie_bytes_per_s"),
-            source=sources["*"],
-            confidence=facts["confidence"],
-            aliases=tuple(facts.get("aliases", ())),
-        ),
-        title=facts["title"],
-        typical_node=TypicalNode(**facts["typical_node"]),
-        nominal_memory_bytes=facts["nominal_memory_bytes"],
-        reported_memory_bytes=facts.get("reported_memory_bytes"),
-        memory_bus_bits=facts.get("memory_bus_bits"),
-        memory_pin_bits_per_s=facts.get("memory_pin_bits_per_s"),
-        sources=sources,
-        unsized=facts.get("unsized", False),
-        notes=facts.get("notes", ""),
-        corrected=facts.get("corrected", ""),
-    )
+    _check_keys(name, facts)
+    chip = make_entry(Device, name, facts, source=facts["sources"]["*"])
+    typical = make_entry(TypicalNode, f"{name}.typical_node", facts["typical_node"])
+    return make_entry(DeviceEntry, name, facts, device=chip, typical_node=typical)

@@ -5,12 +5,12 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from traincast.catalog._names import load_facts
+from traincast.catalog._names import load_facts, make_entry
 from traincast.errors import InvalidInput
 from traincast.files import decode
+from traincast.noun import noun
 from traincast.spec import Link
 
 LinkLike = Link | str | float | Mapping[str, Any]
@@ -21,7 +21,7 @@ _RATE = re.compile(r"([0-9.]+(?:e[+-]?\d+)?)\s*([KMGT]?)(bit/s|bps|b/s|byte/s|B/
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LinkEntry:
     """A link with what the catalogue knows beyond its rate."""
 
@@ -109,21 +109,4 @@ def _parse_rate(found: re.Match[str]) -> float:
 @functools.cache
 def _build(name: str) -> LinkEntry:
     facts = load_facts("link").entries[name]
-    return LinkEntry(
-        link=Link(
-            name=name,
-            bytes_per_s=facts["bytes_per_s"],
-            latency_s=facts["latency_s"],
-            kind=facts["kind"],
-            source=facts["source"],
-            transport=facts.get("transport", ""),
-            reduces=facts.get("reduces", False),
-            flow_bytes_per_s=facts.get("flow_bytes_per_s"),
-        ),
-        scope=facts["scope"],
-        confidence=facts["confidence"],
-        latency_confidence=facts["latency_confidence"],
-        notes=facts.get("notes", ""),
-        corrected=facts.get("corrected", ""),
-        aliases=tuple(facts.get("aliases", ())),
-    )
+    return make_entry(LinkEntry, name, facts, link=make_entry(Link, name, facts))

@@ -1,33 +1,35 @@
 """Names of machines, or a device and a few numbers, to clusters with links and prices."""
 
 import dataclasses
+import datetime
 import functools
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from traincast.catalog._devices import device as find_device
 from traincast.catalog._devices import device_entry
 from traincast.catalog._links import LinkLike, bundle, link, make_link
-from traincast.catalog._names import load_facts
+from traincast.catalog._names import load_facts, make_entry
 from traincast.errors import InvalidInput, UnknownName, did_you_mean
 from traincast.files import decode, read_json, read_toml
+from traincast.noun import noun
 from traincast.spec import Cluster, Device, Domain, Link, NodeGroup
 
 Price = float | None | Literal["catalogue"]
 DomainLike = Domain | Mapping[str, Any]
 
 _GROUP_KEYS = ("node", "device", "num_nodes", "devices_per_node", "intra", "inter", "usd_per_hour", "speed", "domains",
-               "nvme_bytes_per_s", "host_memory_bytes")  # fmt: skip
+               "nvme_bytes_per_s", "host_memory_bytes", "power_limit_watts")  # fmt: skip
+CURRENT_DAYS = 183
 _CLUSTER_KEYS = ("name", "groups", "price_date", "price_source")
 # The keywords of `cluster` are shorter than the fields of the nouns; both are allowed in files.
 _SHORT_KEYS = {"nodes": "num_nodes", "price": "usd_per_hour"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeType:
     """A machine that can be rented or bought: a cloud instance, a TPU slice, a known system."""
 
@@ -58,7 +60,7 @@ class NodeType:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Offer:
     """A price with where and when it was asked."""
 
@@ -67,7 +69,7 @@ class Offer:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Quote:
     """What one provider asks for one machine."""
 
@@ -94,18 +96,10 @@ def nodes() -> tuple[NodeType, ...]:
 
 
 def cluster(
-    machine: str | None = None,
-    *,
-    device: str | Device | None = None,
-    nodes: int = 1,
-    devices_per_node: int | None = None,
-    intra: LinkLike | None = None,
-    inter: LinkLike | None = None,
-    price: Price = "catalogue",
-    speed: float = 1.0,
-    domains: Sequence[DomainLike] | None = None,
-    name: str | None = None,
-) -> Cluster:
+    machine: str | None = None, *, device: str | Device | None = None, nodes: int = 1, devices_per_node: int | None = None,
+    intra: LinkLike | None = None, inter: LinkLike | None = None, price: Price = "catalogue", speed: float = 1.0,
+    domains: Sequence[DomainLike] | None = None, name: str | None = None,
+) -> Cluster:  # fmt: skip
     """Equal nodes: of a known machine (`cluster("aws-p4d.24xlarge", nodes=2)`) or around a device.
 
     What is left out comes from the machine, or from the node in which the device is most often found. `price` is
@@ -113,16 +107,9 @@ def cluster(
     the host and the cluster, such as Domain(num_devices=72, link=...) for hosts that share an NVLink rack.
     """
     group, offer = _make_group(
-        machine,
-        device=device,
-        num_nodes=nodes,
-        devices_per_node=devices_per_node,
-        intra=intra,
-        inter=inter,
-        price=price,
-        speed=speed,
-        domains=domains,
-    )
+        machine, device=device, num_nodes=nodes, devices_per_node=devices_per_node, intra=intra, inter=inter, price=price,
+        speed=speed, domains=domains,
+    )  # fmt: skip
     title = name or f"{group.num_nodes} x {machine or f'{group.devices_per_node} {group.device.name}'}"
     return Cluster(name=title, groups=(group,), price_date=offer.date, price_source=offer.source)
 
@@ -199,11 +186,25 @@ def _priced_nodes(device_name: str, devices_per_node: int) -> tuple[int, list[tu
 
 
 @functools.cache
+def newest_price() -> datetime.date:
+    """The day of the newest price of the catalogue; prices of half a year before it are old."""
+    dates = (entry["price_date"] for entry in load_facts("node").entries.values() if entry.get("price_date"))
+    return datetime.date.fromisoformat(max(dates))
+
+
+def is_current(date: str) -> bool:
+    """Whether a price is of the same half year as the newest that ships."""
+    return not date or (newest_price() - datetime.date.fromisoformat(date)).days <= CURRENT_DAYS
+
+
+@functools.cache
 def _find_offer(device_name: str, devices_per_node: int) -> Offer:
-    nearest, chosen = _priced_nodes(device_name, devices_per_node)
-    if not chosen:
+    nearest, priced = _priced_nodes(device_name, devices_per_node)
+    if not priced:
         return Offer()
-    middle = statistics.median(entry["usd_per_hour"] for _, entry in chosen)
+    # An old price is shown where there is no other.
+    chosen = [each for each in priced if is_current(each[1]["price_date"])] or priced
+    middle = statistics.median_low(entry["usd_per_hour"] for _, entry in chosen)
     scaled = "" if nearest == devices_per_node else f", scaled from {nearest} to {devices_per_node} devices"
     names = ", ".join(name for name, _ in chosen)
     return Offer(
@@ -225,22 +226,15 @@ def usual_threads(device_name: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _distance(size: int, wanted: int) -> tuple[float, int]:
-    return max(size, wanted) / min(size, wanted), size
+def _distance(size: int, wanted: int) -> tuple[bool, float]:
+    """The smallest machine that serves; where none has so many devices, several of the largest."""
+    return size < wanted, size if size >= wanted else -size
 
 
 def _make_group(
-    machine: str | None,
-    *,
-    device: str | Device | None,
-    num_nodes: int,
-    devices_per_node: int | None,
-    intra: LinkLike | None,
-    inter: LinkLike | None,
-    price: Price,
-    speed: float,
-    domains: Sequence[DomainLike] | None = None,
-) -> tuple[NodeGroup, Offer]:
+    machine: str | None, *, device: str | Device | None, num_nodes: int, devices_per_node: int | None, intra: LinkLike | None,
+    inter: LinkLike | None, price: Price, speed: float, domains: Sequence[DomainLike] | None = None,
+) -> tuple[NodeGroup, Offer]:  # fmt: skip
     if machine is not None and device is not None:
         raise InvalidInput(f"give the machine {machine!r} or a device, not both; a machine has its own devices")
     if machine is None and device is None:
@@ -255,16 +249,12 @@ def _make_group(
     if price != "catalogue":
         offer = Offer(usd_per_hour=_check_price(price), source="given" if price is not None else "")
     group = NodeGroup(
-        device=chip,
-        num_nodes=num_nodes,
-        devices_per_node=count,
+        device=chip, num_nodes=num_nodes, devices_per_node=count,
         intra=usual_intra if intra is None else make_link(intra, like=usual_intra, where="intra"),
         inter=usual_inter if inter is None else make_link(inter, like=usual_inter, where="inter"),
-        usd_per_hour=offer.usd_per_hour,
-        speed=speed,
-        host_memory_bytes=_host_memory(machine, count),
+        usd_per_hour=offer.usd_per_hour, speed=speed, host_memory_bytes=_host_memory(machine, count),
         domains=usual_domains if domains is None else read_domains(domains, like=usual_intra, where="domains"),
-    )
+    )  # fmt: skip
     return group, offer
 
 
@@ -356,6 +346,9 @@ def _of_device(chip: Device, devices_per_node: int | None) -> _Parts:
 def _group_from(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
     """Equal nodes as a table describes them."""
     group, offer = _read_group(data, where=where)
+    limit = data.get("power_limit_watts")
+    if limit is not None:
+        group = dataclasses.replace(group, power_limit_watts=_check_number("power_limit_watts", limit))
     drives, memory = data.get("nvme_bytes_per_s"), data.get("host_memory_bytes")
     if drives is not None:
         group = dataclasses.replace(group, nvme_bytes_per_s=_check_number("nvme_bytes_per_s", drives))
@@ -386,16 +379,11 @@ def _read_group(data: Any, *, where: str) -> tuple[NodeGroup, Offer]:
         raise InvalidInput(f"{where}.device must be a name or a table, not {chip!r}")
     try:
         return _make_group(
-            group.get("node"),
-            device=chip,
-            num_nodes=group.get("num_nodes", 1),
-            devices_per_node=group.get("devices_per_node"),
-            intra=group.get("intra"),
-            inter=group.get("inter"),
-            price=group.get("usd_per_hour", "catalogue"),
-            speed=_check_number("speed", group.get("speed", 1.0)),
+            group.get("node"), device=chip, num_nodes=group.get("num_nodes", 1),
+            devices_per_node=group.get("devices_per_node"), intra=group.get("intra"), inter=group.get("inter"),
+            price=group.get("usd_per_hour", "catalogue"), speed=_check_number("speed", group.get("speed", 1.0)),
             domains=group.get("domains"),
-        )
+        )  # fmt: skip
     except UnknownName:
         raise
     except InvalidInput as error:
@@ -408,15 +396,11 @@ def _own_group(chip: Device, group: Mapping[str, Any], where: str) -> tuple[Node
     _check_count(f"{where}.devices_per_node", group["devices_per_node"])
     intra = make_link(group["intra"], like=link("pcie4-x16"), where=f"{where}.intra")
     made = NodeGroup(
-        device=chip,
-        num_nodes=group.get("num_nodes", 1),
-        devices_per_node=group["devices_per_node"],
-        intra=intra,
+        device=chip, num_nodes=group.get("num_nodes", 1), devices_per_node=group["devices_per_node"], intra=intra,
         domains=read_domains(group.get("domains", ()), like=intra, where=f"{where}.domains"),
         inter=make_link(group["inter"], like=link("ethernet-10g"), where=f"{where}.inter"),
-        usd_per_hour=_check_price(price),
-        speed=_check_number("speed", group.get("speed", 1.0)),
-    )
+        usd_per_hour=_check_price(price), speed=_check_number("speed", group.get("speed", 1.0)),
+    )  # fmt: skip
     return made, Offer(usd_per_hour=made.usd_per_hour, source="given" if price is not None else "")
 
 
@@ -460,27 +444,9 @@ def _build(name: str) -> NodeType:
     port = link(facts["inter"])
     num_ports = max(1, round(facts["inter_bytes_per_s"] / port.bytes_per_s))
     inter = dataclasses.replace(bundle(port, num_ports=num_ports), bytes_per_s=facts["inter_bytes_per_s"])
-    return NodeType(
-        name=name,
-        provider=facts["provider"],
-        instance=facts["instance"],
-        kind=facts["kind"],
-        device=chip,
-        devices_per_node=facts["devices_per_node"],
-        intra=link(intra),
-        inter=inter,
+    return make_entry(
+        NodeType, name, facts, device=chip, intra=link(intra), inter=inter,
         domains=read_domains(facts.get("domains", ()), like=link(intra), where=f"machine {name}"),
         network_source=table.sources[facts["network_source"]],
-        network_confidence=facts["network_confidence"],
         price_source=table.sources.get(facts.get("price_source", ""), ""),
-        aliases=tuple(facts.get("aliases", ())),
-        num_vcpu=facts.get("num_vcpu"),
-        ram_bytes=facts.get("ram_bytes"),
-        usd_per_hour=facts.get("usd_per_hour"),
-        price_region=facts.get("price_region", ""),
-        price_date=facts.get("price_date", ""),
-        price_confidence=facts.get("price_confidence", ""),
-        confidence=facts["confidence"],
-        notes=facts.get("notes", ""),
-        corrected=facts.get("corrected", ""),
-    )
+    )  # fmt: skip

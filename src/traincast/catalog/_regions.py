@@ -1,5 +1,7 @@
 """Names of countries, states and providers' regions to the CO2 of a kilowatt-hour there."""
 
+import functools
+
 from traincast.catalog._names import load_facts
 from traincast.spec import Region
 
@@ -9,6 +11,7 @@ def region(name: str | Region) -> Region:
     return name if isinstance(name, Region) else _build(load_facts("region").find(name))
 
 
+@functools.cache
 def find_region(provider: str, name: str) -> Region | None:
     """What a provider calls a region; None where it is not known where that is."""
     found = load_facts("region").get(f"{provider}-{name}") if name else None

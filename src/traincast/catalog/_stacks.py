@@ -9,15 +9,36 @@ from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import decode, read_toml
+from traincast.noun import noun
 from traincast.registry import Registry
-from traincast.spec import PLAIN, Stack
+from traincast.spec import PLAIN, MemoryHabits, PlanHabits, RecipeHabits, Stack, Words
 
 LARGE = "large-models"
 DOCUMENTS = Path(__file__).parent / "data" / "stacks"
-SECTIONS = ("plan", "recipe", "memory", "kernels", "logs")
-_WORDS = ("recompute_words", "precision_words", "transformer_precision_words", "sharded_precision_words",
-          "precision_settings")  # fmt: skip
+SECTIONS: Mapping[str, type] = {"plan": PlanHabits, "recipe": RecipeHabits, "memory": MemoryHabits}
 _VERSION = re.compile(r"[ =@-]+v?(\d+(?:\.\d+)?)[\w.+-]*$")
+
+
+@noun
+class LogFacts:
+    """What the numbers in a stack's logs and tables mean. Readers of tables use them; a forecast does not."""
+
+    watched_stage: int | None = None
+    """The pipeline stage whose memory is logged; None: the fullest."""
+    memory_unit: float = 1.0
+    """Bytes in what tables made from these logs call a byte."""
+    counts_reserved: bool = True
+    """Memory is what the caching allocator holds; False: what tensors take."""
+    metered_spelling: str = ""
+    """Part of the spelling that says that memory was read from the device's own meter."""
+    known_to_run: bool = False
+    """Its tables are recipes published for a device, so each is known to run on it."""
+    unsharded_adapters: bool = False
+    """Its tables give the peak of one device where adapters were trained on several."""
+    adapter_targets: str = ""
+    """Beside which layers the recipes in its tables put adapters, where they do not say; empty: as the stack does by default."""
+    precision_settings: Words = ()
+    """Words among a row's other settings that change its precision: (("float8_rowwise", "bf16"),)."""
 
 
 class _Documents(Mapping[str, Stack]):
@@ -97,12 +118,33 @@ def read_stack(path: Path, *, name: str | None = None) -> Stack:
     costs = table.pop("costs", {})
     if not isinstance(costs, Mapping):
         raise InvalidInput(f"{path}: costs must be a table of constants")
-    for section in SECTIONS:
-        for key in _WORDS:
-            words = table.get(section, {}).get(key) if isinstance(table.get(section, {}), Mapping) else None
-            if isinstance(words, Mapping):
-                table[section] = {**table[section], key: sorted(words.items())}
+    table.pop("logs", None)
+    for section, kind in SECTIONS.items():
+        if isinstance(table.get(section), Mapping):
+            table[section] = _entries(kind, table[section])
+    table = _entries(Stack, table)
     return decode(Stack, {**table, **costs, "name": name or path.stem}, where=str(path))
+
+
+def _entries(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of what a framework does and does not, and of what words mean, as the pairs and names that nouns hold."""
+    defaults = {one.name: one.default for one in dataclasses.fields(kind) if isinstance(one.default, tuple)}
+    return {
+        key: _entry(defaults[key], value) if key in defaults and isinstance(value, Mapping) else value
+        for key, value in table.items()
+    }
+
+
+def _entry(default: tuple[Any, ...], value: Mapping[str, Any]) -> list[Any]:
+    if all(isinstance(said, bool) for said in value.values()) and not any(isinstance(one, tuple) for one in default):
+        return sorted({*default, *value} - {name for name, said in value.items() if not said})
+    return sorted({**dict(default), **value}.items())
+
+
+@functools.cache
+def log_facts(name: str) -> LogFacts:
+    """What numbers in the logs of a framework mean; as usual for one that has no document."""
+    return decode(LogFacts, _entries(LogFacts, _document(name).get("logs", {})) if name in stack_names() else {})
 
 
 @functools.cache
@@ -124,7 +166,7 @@ def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any
     merged = dict(parent)
     for key, value in child.items():
         below = merged.get(key)
-        merged[key] = {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -153,11 +195,13 @@ def _stands_in(alias: str, spelling: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){re.escape(alias)}(?![a-z])", spelling) is not None
 
 
+@functools.cache
 def plain_stack() -> Stack:
     """Eager PyTorch, which is assumed where no stack is named and no plan asks for more."""
     return _load(PLAIN)
 
 
+@functools.cache
 def large_stack() -> Stack:
     """What frameworks that cut layers and pipelines have in common; assumed where a plan asks for one and none is named."""
     return _load(LARGE)

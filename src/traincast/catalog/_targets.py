@@ -2,15 +2,15 @@
 
 import functools
 import math
-from dataclasses import dataclass
 
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Range
 from traincast.units import NORMAL_90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Target:
     """Samples until a benchmark's quality target is met, as many submitted runs needed them."""
 

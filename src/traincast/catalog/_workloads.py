@@ -3,18 +3,19 @@
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
-from traincast.catalog._models.recipe import Recipe, precision_name
+from traincast.catalog._models.layers import Net
+from traincast.catalog._models.recipe import Recipe, Sampling, Sizes, precision_name
 from traincast.catalog._models.styles import FUSED_STYLES, STYLES
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.catalog._names import load_facts
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.spec import SAMPLED, Graph
 
 BUILDERS: dict[str, str] = {
-    "transformer": "traincast.catalog._workloads:build_named_transformer",
     "classifier": "traincast.catalog._models.vision:build_classifier",
     "vit": "traincast.catalog._models.vision_transformers:build_vit",
     "vit-shape": "traincast.catalog._models.vision_transformers:build_vit_from_shape",
@@ -24,16 +25,13 @@ BUILDERS: dict[str, str] = {
     "t5-shape": "traincast.catalog._models.encoder_decoder:build_t5_from_shape",
     "seq2seq": "traincast.catalog._models.encoder_decoder:build_seq2seq",
     "whisper": "traincast.catalog._models.encoder_decoder:build_whisper",
-    "gnmt": "traincast.catalog._models.encoder_decoder:build_gnmt",
     "ssd": "traincast.catalog._models.detection:build_ssd",
-    "maskrcnn": "traincast.catalog._models.detection:build_maskrcnn",
+    "rcnn": "traincast.catalog._models.detection:build_rcnn",
     "retinanet": "traincast.catalog._models.detection:build_retinanet",
     "yolov3": "traincast.catalog._models.detection:build_yolov3",
     "unet": "traincast.catalog._models.segmentation:build_unet",
     "deepspeech2": "traincast.catalog._models.speech:build_deepspeech2",
     "rnnt": "traincast.catalog._models.speech:build_rnnt",
-    "tacotron2": "traincast.catalog._models.speech:build_tacotron2",
-    "waveglow": "traincast.catalog._models.speech:build_waveglow",
     "lstm-lm": "traincast.catalog._models.speech:build_lstm_lm",
     "neumf": "traincast.catalog._models.recommendation:build_neumf",
     "dlrm": "traincast.catalog._models.recommendation:build_dlrm",
@@ -42,50 +40,22 @@ BUILDERS: dict[str, str] = {
     "dit": "traincast.catalog._models.diffusion:build_dit",
     "two-streams": "traincast.catalog._models.flow:build_two_streams",
     "image-encoder": "traincast.catalog._models.flow:build_image_encoder",
-    "transformer-xl": "traincast.catalog._models.encoder_decoder:build_transformer_xl",
 }
 """How a named workload becomes a graph: 'module:function', imported when first asked for."""
 
 OPTIMIZER_BY_FAMILY = {
-    "cnn": "momentum",
-    "detection": "momentum",
-    "segmentation": "adam",
-    "speech-rnn": "momentum",
-    "recsys": "adam",
+    "cnn": "momentum", "detection": "momentum", "segmentation": "adam", "speech-rnn": "momentum", "recsys": "adam",
     "gnn": "adam",
-}
+}  # fmt: skip
 
 _SHAPE_FIELDS = frozenset(field.name for field in fields(TransformerShape))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What one sample is: None stands for the published value."""
-
-    batch: int
-    seq: int | None = None
-    input_size: int | None = None
-    num_classes: int | None = None
-    head: str | None = None
-    """What a transformer ends in."""
-    sampling: "Sampling | None" = None
-    """How the neighbourhood of a seed is drawn, where the published way is not meant."""
+Builder = Callable[[Net, Mapping[str, Any], Sizes], Graph]
+"""A tape, the configuration of the network and what a sample is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How a graph network draws the neighbourhood of a batch and where its features come from. None: as published."""
-
-    fan_outs: tuple[int, ...] | None = None
-    distinct: float | None = None
-    cache_bytes: float = 0.0
-    hits: float = 0.0
-
-
-Builder = Callable[[str, Mapping[str, Any], Recipe, Sizes], Graph]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Workload:
     """An entry of the list: what a name stands for."""
 
@@ -102,21 +72,11 @@ class Workload:
 
 
 def workload(
-    name: str,
-    *,
-    batch: int = 1,
-    seq: int | None = None,
-    input_size: int | None = None,
-    num_classes: int | None = None,
-    head: str | None = None,
-    precision: str = "fp32",
-    mode: str = "training_step",
-    optimizer: str | None = None,
-    attention: str = "flash",
-    recompute: str = "none",
-    fused: bool | None = None,
+    name: str, *, batch: int = 1, seq: int | None = None, input_size: int | str | None = None,
+    num_classes: int | None = None, head: str | None = None, precision: str = "fp32", mode: str = "training_step",
+    optimizer: str | None = None, attention: str = "flash", recompute: str = "none", fused: bool | None = None,
     **more: Any,
-) -> Graph:
+) -> Graph:  # fmt: skip
     """The graph of one step of a known workload; `more` are the rarer fields of `Recipe`, and how a graph is sampled."""
     facts = load_facts("model")
     found = facts.find(name)
@@ -129,16 +89,27 @@ def workload(
         **more,
     )  # fmt: skip
     sizes = Sizes(
-        batch=_count("batch", batch),
-        seq=None if seq is None else _count("seq", seq),
-        input_size=None if input_size is None else _count("input_size", input_size),
-        num_classes=None if num_classes is None else _count("num_classes", num_classes),
-        head=head,
-        sampling=sampling,
-    )
+        batch=_count("batch", batch), seq=None if seq is None else _count("seq", seq),
+        input_size=None if input_size is None else read_image_size(input_size),
+        num_classes=None if num_classes is None else _count("num_classes", num_classes), head=head, sampling=sampling,
+    )  # fmt: skip
+    if entry["builder"] == "recorded":
+        raise InvalidInput(
+            f"{found} is recorded from its configuration; forecast it by its name (pip install 'traincast[hf]')"
+        )
     if head is not None and entry["builder"] != "transformer":
         raise InvalidInput(f"{found} is no plain transformer, so its head cannot be changed to {head!r}")
     return _build(found, recipe, sizes)
+
+
+def read_image_size(value: int | str) -> tuple[int, int]:
+    """(height, width) in pixels of '224', '800x1333' or, with the channels in front, '3x800x1333'."""
+    words = str(value).split("x")
+    if isinstance(value, bool) or not 1 <= len(words) <= 3 or not all(w.isdecimal() and int(w) > 0 for w in words):
+        raise InvalidInput(
+            f"input_size = {value!r}; it must be a whole number of pixels, or height and width: 224, 800x1333"
+        )
+    return int(words[-2:][0]), int(words[-1])
 
 
 def _read_sampling(name: str, entry: Mapping[str, Any], given: Mapping[str, Any]) -> Sampling | None:
@@ -177,7 +148,11 @@ MOST_NEIGHBOURS = 100_000
 def _build(name: str, recipe: Recipe, sizes: Sizes) -> Graph:
     """Graphs are values, so the last ones asked for are kept."""
     entry = load_facts("model").entries[name]
-    graph = _builder(entry["builder"])(name, entry, recipe, sizes)
+    if entry["builder"] == "transformer":
+        graph = _build_named(name, entry, recipe, sizes)
+    else:
+        tape = Net(recipe, name=name, source=entry["source"], batch=sizes.batch)
+        graph = _builder(entry["builder"])(tape, entry["config"], sizes)
     return replace(
         graph,
         input_variation=entry.get("input_variation", 0.0),
@@ -241,8 +216,8 @@ def from_shape(
         given.setdefault("experts_per_token", 1)
     title = name or f"{arch}-h{given['hidden']}-l{given['n_layers']}"
     if arch in OTHER_ARCHS:
-        entry = {"shape": given, "arch": arch}
-        return _builder(OTHER_ARCHS[arch])(title, entry, recipe, Sizes(batch=batch, seq=given["seq"]))
+        tape = Net(recipe, name=title, source=f"shape of architecture {arch}", batch=batch)
+        return _builder(OTHER_ARCHS[arch])(tape, given, Sizes(batch=batch, seq=given["seq"]))
     base = find_style(arch)
     shape = transformer_shape({**base, **given, **(style or {})})
     return _build_shape(shape, recipe, batch, title, f"shape of architecture {arch}")
@@ -257,12 +232,8 @@ OTHER_ARCHS: dict[str, str] = {"vit": "vit-shape", "t5": "t5-shape", "switch": "
 """Architectures whose sizes mean something else than those of a plain stack."""
 
 _STYLE_ALIASES = {
-    "pythia": "gpt-neox",
-    "gpt_neox": "gpt-neox",
-    "megatron": "gpt",
-    "qwen3_moe": "qwen3-moe",
-    "llm": "llama",
-}
+    "pythia": "gpt-neox", "gpt_neox": "gpt-neox", "megatron": "gpt", "qwen3_moe": "qwen3-moe", "llm": "llama",
+}  # fmt: skip
 
 
 def name_style(arch: str) -> str | None:
@@ -304,7 +275,7 @@ def named_shape(name: str) -> dict[str, Any] | None:
     return {"arch": entry["style"], **entry["shape"]}
 
 
-def build_named_transformer(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: Sizes) -> Graph:
+def _build_named(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: Sizes) -> Graph:
     values = {**STYLES[entry["style"]], **entry["shape"]}
     if sizes.seq is not None:
         values["seq"] = sizes.seq

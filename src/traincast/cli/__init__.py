@@ -11,6 +11,7 @@ import typer
 
 COMMANDS = {
     "forecast": "Forecast step time, job time, memory and cost of a training job.",
+    "can": "Say which GPUs can train a model: whole, by LoRA or by QLoRA.",
     "fit": "Find the largest batch and sequence that fit, and what to change first.",
     "capture": "Record the training step of a model as a graph.",
     "config": "Show what configurations of other projects say, key by key.",
@@ -27,19 +28,17 @@ COMMANDS = {
     "resources": "Forecast how busy GPU, memory and network are.",
     "schedule": "Simulate a cluster whose scheduler uses forecasts.",
     "similar": "Find the known workloads most like this one, and how they behaved.",
-    "testbed": "Run real distributed steps on an emulated cluster.",
     "store": "Keep, list and export measurements.",
     "serve": "Answer forecasts over HTTP, with a page.",
-    "work": "Run plans and schedules for services that share a database.",
     "token": "Add, list or remove the tokens of a service.",
 }
 """Every command and its line in the help. A command lives in the module of its name, as a function of its name."""
 
 PANELS = {
-    "Ask": ("forecast", "fit", "plan", "advise", "schedule"),
+    "Ask": ("forecast", "can", "fit", "plan", "advise", "schedule"),
     "Models and machines": ("capture", "catalog", "similar"),
-    "Measure and learn": ("compare", "calibrate", "profile", "design", "learn", "testbed", "store"),
-    "Many questions": ("batch", "accuracy", "serve", "work", "token"),
+    "Measure and learn": ("compare", "calibrate", "profile", "design", "learn", "store"),
+    "Many questions": ("batch", "accuracy", "serve", "token"),
 }
 """Where the help lists a command."""
 QUESTIONS = (
@@ -60,11 +59,19 @@ QUESTIONS = (
 )
 """What a newcomer may ask, and the words for it."""
 _COMPLETION = "_TRAINCAST_COMPLETE"
+HELP = ("-h", "--help")
+EVERY_OPTION = "_TRAINCAST_EVERY_OPTION"
+"""Set where the help lists every option, not only those that matter most."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; usage errors and TraincastError rise to the main program."""
     words, completing = list(arguments), _COMPLETION in os.environ
+    for place in range(len(words) - 1):
+        if words[place] in HELP and words[place + 1] == "all":
+            del words[place + 1]
+            os.environ[EVERY_OPTION] = "1"
+            break
     if not words and not completing:
         sys.stdout.write(describe_questions())
         return 0
@@ -96,7 +103,10 @@ def make_app(*, wanted: set[str] | None = None) -> typer.Typer:
         if importlib.util.find_spec(f"traincast.cli.{name}") is None:
             continue
         if wanted is None or name in wanted:
-            app.command(name, rich_help_panel=_panel_of(name))(_load(name))
+            function = _load(name)
+            hidden = getattr(function, "num_hidden", 0)
+            more = f"{hidden} more options: traincast {name} --help all" if hidden else None
+            app.command(name, rich_help_panel=_panel_of(name), epilog=more)(function)
         else:
             app.command(name, help=summary, rich_help_panel=_panel_of(name))(_not_loaded)
     return app

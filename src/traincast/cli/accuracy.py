@@ -1,7 +1,7 @@
 """`traincast accuracy`: scores what `forecast` would have said about measured runs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ def accuracy(
     calibration: CalibrationOption = None,
     given: GivenOption = None,
     source: options.OnlySources = None,
+    method: options.Method = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", help="Write the tables into the marked part of this file.")
     ] = None,
@@ -34,7 +35,7 @@ def accuracy(
 
     Every row is answered without its measured_* columns first. Step times are scored on rows of quality `clean`, memory
     and fits on all but `suspect` ones. A table of raw steps (throughput or TFLOP/s) is read too. With --given the rows of
-    another table are learnt from first.
+    another table are learnt from first. With --method all every system answers every row, side by side.
     """
     from traincast.accuracy import (
         LONG_TABLE,
@@ -48,16 +49,25 @@ def accuracy(
     )
     from traincast.cli.progress import watch
     from traincast.report import choose_paint, format_json, format_study
+    from traincast.spec import METHODS
 
     paint = choose_paint(sys.stdout, color=color)
     rows = keep_sources([row for path in cases for row in read_rows(path)], source or ())
     asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
-    scored = score_rows(
-        rows,
-        calibration=load_learned(calibration, given, asked=asked),
-        progress=lambda items: watch(items, label="cases"),
-        workers=workers or choose_workers(len(rows)),
-    )
+    learned = load_learned(calibration, given, asked=asked)
+
+    def score(method: str | None) -> "list[Scored]":
+        return score_rows(
+            options.ask_method(rows, method),
+            calibration=learned,
+            progress=lambda items: watch(items, label=method or "cases"),
+            workers=workers or choose_workers(len(rows)),
+        )
+
+    if method == options.ALL_METHODS:
+        _compare_methods({name: study(score(name)) for name in METHODS}, json=json)
+        return
+    scored = score(method)
     found = study(scored)
     if svg is not None:
         _draw(svg, scored)
@@ -66,6 +76,17 @@ def accuracy(
     say(format_json(found) if json else format_study(found, paint=paint))
     if not json:
         lead_to("learn", *cases, "-o", "mine.json")
+
+
+def _compare_methods(found: "Mapping[str, Study]", *, json: bool) -> None:
+    from traincast.report import TIME_HEADINGS, Table, format_json, format_table, score_cells
+
+    if json:
+        say(format_json({name: one.whole.time for name, one in found.items()}))
+        return
+    rows = tuple((name, *score_cells(one.whole.time)) for name, one in found.items())
+    headings = ("method", *TIME_HEADINGS)
+    say(format_table(Table(title="step time by method", headings=headings, rows=rows, left=frozenset({"method"}))))
 
 
 def _draw(svg: Path, scored: "Sequence[Scored]") -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,26 +15,18 @@ from traincast.cli.questions import takes_question
 from traincast.spec import Question
 
 if TYPE_CHECKING:
-    from traincast.plan import Advice, BatchScript
+    from traincast.plan import Advice
 
 
 @takes_question()
 def advise(
     question: Question,
     confidence: Annotated[
-        float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
+        float, typer.Option("--confidence", "-c", help="How likely it must be to fit, between 0 and 1.")
     ] = 0.9,
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Only the flags for sbatch: --time, --mem, --gres, --nodes ...")
     ] = False,
-    script: Annotated[
-        Path | None,
-        typer.Option(
-            "--script",
-            help="A batch script: its nodes and GPUs are those of the job unless given here, and its --time, --mem and "
-            "--gres are judged. Implies --slurm.",
-        ),
-    ] = None,
     given: GivenOption = None,
     time_quantile: options.TimeQuantile = 0.95,
     json: options.Json = False,
@@ -43,41 +35,25 @@ def advise(
     """Say in sentences what dominates a job, whether it fits, what one change would bring and what is not known.
 
     Example: traincast advise gpt2-xl --device a100-80g -g 8 --batch 4 --seq 1024 --precision bf16-amp --steps 10000
-
-    Example: traincast advise gpt2-xl --script train.sbatch --device a100-80g --batch 4 --seq 1024 --steps 10000
     """
-    from traincast.forecast import build_cluster, complete_question, fill_in
     from traincast.plan import advise as give_advice
-    from traincast.plan import read_batch_script, with_batch
+    from traincast.plan import complete_question, with_batch
 
-    asks = None if script is None else read_batch_script(script)
-    request = fill_in(question)
-    assumptions: list[str] = []
-    if asks is not None:
-        request = _place_as_asked(request, asks)
-    cluster = build_cluster(request, said=assumptions)
     with waiting(f"reading {question.source}"):
-        request, parallelism = complete_question(request, cluster, assumptions)
+        completed = complete_question(question)
+    request, cluster, parallelism = completed.question, completed.cluster, completed.parallelism
     if not request.source.endswith((".json", ".json.gz")):
         request = dataclasses.replace(request, workload=with_batch(request.workload))
     learned = load_learned(question.calibration, given, filed=request.calibration)
-    if slurm or asks is not None:
-        say(_flags(request, cluster, parallelism, quantile=time_quantile, asks=asks, as_json=json, learned=learned))
+    if slurm:
+        say(_flags(request, cluster, parallelism, quantile=time_quantile, as_json=json, learned=learned))
         return
     with waiting("trying changes"):
         advice = give_advice(request, cluster, parallelism, confidence=confidence, calibration=learned)
-    _show(question, advice, assumptions, as_json=json, color=color)
+    _show(question, advice, completed.assumptions, as_json=json, color=color)
 
 
-def _place_as_asked(request: Question, asks: "BatchScript") -> Question:
-    """The nodes and GPUs of a batch script, where the question names none."""
-    written: dict[str, Any] = {"nodes": asks.num_nodes, "devices_per_node": asks.devices_per_node}
-    if not {"device", "node", "groups"} & request.cluster.keys():
-        written["device"] = asks.device
-    return dataclasses.replace(request, cluster=options.given(**written) | dict(request.cluster))
-
-
-def _show(question: Question, advice: "Advice", assumptions: list[str], *, as_json: bool, color: str) -> None:
+def _show(question: Question, advice: "Advice", assumptions: Sequence[str], *, as_json: bool, color: str) -> None:
     import textwrap
 
     from traincast.report import (
@@ -106,22 +82,15 @@ def _show(question: Question, advice: "Advice", assumptions: list[str], *, as_js
     say("\n" + say_next(after_advice(question, advice.plan.forecast), paint=paint))
 
 
-def _flags(
-    request: Any, cluster: Any, parallelism: Any, *, quantile: float, asks: Any, as_json: bool, learned: Any
-) -> str:
+def _flags(request: Any, cluster: Any, parallelism: Any, *, quantile: float, as_json: bool, learned: Any) -> str:
     from traincast.forecast import forecast, pose_job
-    from traincast.plan import Candidate, Plan, judge, make_recipe, slurm_flags
+    from traincast.plan import Plan, make_recipe, slurm_flags
     from traincast.report import format_json
 
     job = pose_job(request, parallelism, cluster=cluster)
     answer = forecast(job, cluster, parallelism, calibration=learned)
-    plan = Plan(
-        candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
-        forecast=answer,
-        deadline_probability=None,
-    )
+    plan = Plan.of(answer, cluster, parallelism, batch=job.graph.batch_size)
     flags = slurm_flags(make_recipe(plan, quantile=quantile, command="train.py"))
-    remarks = () if asks is None else tuple(judge(asks, flags, answer.job))
     if as_json:
-        return format_json({"flags": flags, "time_quantile": quantile, "job": answer.job, "remarks": remarks})
-    return "\n".join((" ".join(f"{name}={value}" for name, value in flags.items()), *(f"# {line}" for line in remarks)))
+        return format_json({"flags": flags, "time_quantile": quantile, "job": answer.job})
+    return " ".join(f"{name}={value}" for name, value in flags.items())

@@ -34,6 +34,7 @@ def batch(
         bool, typer.Option("--resume", help="Go on where a run that was stopped left off (OUTPUT.partial).")
     ] = False,
     source: options.OnlySources = None,
+    method: options.Method = None,
     workers: options.Workers = 0,
     engine: options.Engine = "processes",
     json: options.Json = False,
@@ -49,7 +50,7 @@ def batch(
 
     from traincast.accuracy import keep_sources, read_rows, write_predictions
 
-    rows = keep_sources(read_rows(cases), source or ())
+    rows = options.ask_method(keep_sources(read_rows(cases), source or ()), method)
     learned = options.given(calibration=calibration, given=given)
     journal = _open_journal(output, learned, resume=resume)
     predictions = _answer(rows, learned, journal, workers=workers, engine=engine)

@@ -1,7 +1,7 @@
 """`traincast calibrate`: measures this machine for a few minutes and keeps what was learned."""
 
+import functools
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,17 +9,17 @@ import typer
 
 from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
+from traincast.noun import noun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.learn import Candidates, Load, Outcome, WorkerOutcome
-    from traincast.profile import Setting, Subject
-    from traincast.spec import MachineRates
+    from traincast.learn import CalibrationCandidates, CalibrationLoad, Outcome
+    from traincast.profile import Subject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+@noun
+class DesignOptions:
     """What may be measured, what is kept back, and when it is enough."""
 
     width: Annotated[
@@ -29,9 +29,15 @@ class Choice:
         int, typer.Option("--models", help="Architectures whose operators and steps may be measured.")
     ] = 48
     held_out: Annotated[int, typer.Option("--held-out", help="Architectures kept back to check the result.")] = 20
-    method: Annotated[
-        str, typer.Option("--method", help="How to choose: d-optimal, or targeted (A-optimal for whole steps).")
+    design: Annotated[
+        str,
+        typer.Option(
+            "--design",
+            "--method",
+            help="How to choose: d-optimal, targeted (A-optimal for whole steps); random or grid to compare with.",
+        ),
     ] = "d-optimal"
+    device: Annotated[str, typer.Option("--device", "-d", help="What is measured: cpu (one core) or cuda.")] = "cpu"
 
 
 @takes_groups
@@ -45,15 +51,9 @@ def calibrate(
     store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
         "measurements.db"
     ),
-    choice: Choice,
+    choice: DesignOptions,
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
     share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
-    testbed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--testbed", help="Then learn what synchronising costs on such nodes, 2x1gbit; again for more. Needs root."
-        ),
-    ] = None,
     gemm: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,62 +71,57 @@ def calibrate(
     """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one product of a GPU.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
-    shown before and after, on steps of models that were not fitted. With --testbed a second budget of the same length goes
-    into DDP steps on emulated nodes: traincast calibrate --testbed 2x1gbit --testbed 4x1gbit
+    shown before and after, on steps of models that were not fitted.
     """
     if gemm or gemms is not None:
         _tell_levels(gemm or [], gemms, name=name, out=out, json=json)
         return
-    settings = _find_settings(testbed)
     _tell("recording the steps of our architectures")
     from traincast.learn import corpus_candidates, save_calibration
+    from traincast.profile import describe
     from traincast.spec import Calibration
     from traincast.units import parse_seconds
 
     budget_s = parse_seconds(budget)
-    candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out)
-    wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.method}
-    outcome = _measure(candidates, store, core=core, share=share, **wanted)
-    # After the pinning to one core has ended: the nodes of a test-bed share all cores.
-    synced = _synchronise(outcome.calibration, candidates, settings, store, budget_s) if settings else None
-    rates = synced.calibration if synced else outcome.calibration
-    save_calibration(Calibration(name=name, machine=rates, sources=(str(store),)), out)
-    _say_all(outcome, synced, testbed or (), name=name, out=out, json=json)
+    describe(device=choice.device)
+    # A GPU that is given what keeps one core busy only waits for its host.
+    batches = (2, 4, 8, 16) if choice.device == "cpu" else (64, 128, 256, 512)
+    candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out, batches=batches)
+    wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.design}
+    outcome = _measure(candidates, store, device=choice.device, core=core, share=share, **wanted)
+    save_calibration(Calibration(name=name, machine=outcome.calibration, sources=(str(store),)), out)
+    _say_all(outcome, name=name, out=out, json=json)
 
 
-def _find_settings(testbeds: "Sequence[str] | None") -> "Sequence[Setting]":
-    from traincast.learn import find_worker_settings
-    from traincast.profile import require_root
-
-    if not testbeds:
-        return ()
-    settings = find_worker_settings(testbeds)
-    require_root()
-    return settings
-
-
-def _say_all(
-    outcome: "Outcome", synced: "WorkerOutcome | None", testbeds: "Sequence[str]", *, name: str, out: Path, json: bool
-) -> None:
+def _say_all(outcome: "Outcome", *, name: str, out: Path, json: bool) -> None:
     from traincast.cli.output import lead_to, say
+    from traincast.files import encode
     from traincast.report import format_json
 
     if json:
-        say(format_json({"calibration": str(out), "name": name, **_document(outcome, synced)}))
+        say(format_json({
+            "calibration": str(out), "name": name, "measuring_s": outcome.measuring_s,
+            "num_operators": outcome.num_operators, "num_steps": outcome.num_steps, "before": encode(outcome.before),
+            "after": encode(outcome.after), "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
+        }))  # fmt: skip
         return
     _say_outcome(outcome)
-    if synced:
-        _say_workers(synced, testbeds)
-    for line in (*outcome.unmeasured, *(synced.unmeasured if synced else ()))[:5]:
+    for line in outcome.unmeasured[:5]:
         say(f"not measured: {line}")
     say(f"kept in {out}; use it with --calibration {out}")
     lead_to("forecast", "resnet18", "--device", "cpu", "--batch", "2", "--calibration", out)
 
 
 def _measure(
-    candidates: "Candidates", store: Path, *, core: int | None, share: float | None, **wanted: Any
+    candidates: "CalibrationCandidates",
+    store: Path,
+    *,
+    device: str,
+    core: int | None,
+    share: float | None,
+    **wanted: Any,
 ) -> "Outcome":
-    """Calibrate on one core, held steady."""
+    """Calibrate on one core, held steady, or on the GPU that it drives."""
     import os
 
     from traincast.learn import MeasuringSetup, calibrate_machine
@@ -136,26 +131,11 @@ def _measure(
     chosen = core if core is not None else max(os.sched_getaffinity(0))
     with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness, Store(store) as kept:
         setup = MeasuringSetup(
-            store=kept, environment=describe(steadiness=steadiness), prepare=_subjects,
-            protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005), canary=make_canary(),
+            store=kept, environment=describe(device=device, steadiness=steadiness),
+            prepare=functools.partial(_subjects, device=device),
+            protocol=Protocol(num_rounds=3, block_s=0.03, warm_up_s=0.005), canary=make_canary() if device == "cpu" else None,
         )  # fmt: skip
         return calibrate_machine(candidates, setup, say=_tell, **wanted)
-
-
-def _document(outcome: "Outcome", synced: "WorkerOutcome | None") -> dict[str, object]:
-    from traincast.files import encode
-
-    answer: dict[str, object] = {
-        "measuring_s": outcome.measuring_s, "num_operators": outcome.num_operators,
-        "num_steps": outcome.num_steps, "before": encode(outcome.before), "after": encode(outcome.after),
-        "interval_width": outcome.width, "unmeasured": list(outcome.unmeasured),
-    }  # fmt: skip
-    if synced is not None:
-        answer["workers"] = {
-            "num_steps": synced.num_steps, "measuring_s": synced.measuring_s, "before": encode(synced.before),
-            "after": encode(synced.after), "noise": synced.noise, "unmeasured": list(synced.unmeasured),
-        }  # fmt: skip
-    return answer
 
 
 def _say_outcome(outcome: "Outcome") -> None:
@@ -171,18 +151,6 @@ def _say_outcome(outcome: "Outcome") -> None:
         held = "" if score.coverage is None else f"   inside the 90% interval {score.coverage:4.0%}"
         say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}{held}")
     say(f"typical 90% interval of a step: ±{outcome.width:.0%}")
-
-
-def _say_workers(synced: "WorkerOutcome", testbeds: "Sequence[str]") -> None:
-    from traincast.cli.output import say
-    from traincast.units import show_seconds
-
-    say(f"{synced.num_steps} DDP steps in {show_seconds(synced.measuring_s)} of measuring on {', '.join(testbeds)}")
-    say(f"error on {synced.after.num_cases} DDP steps of models that were not fitted:")
-    for label, score in (("before", synced.before), ("after", synced.after)):
-        say(f"  {label:7} mean {score.mean:6.1%}   median {score.median:6.1%}   worst {score.worst:6.1%}")
-    if synced.noise is not None:
-        say(f"  what they took is itself known within ±{synced.noise:.1%}")
 
 
 def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: Path, json: bool) -> None:
@@ -207,31 +175,11 @@ def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: 
     lead_to("forecast", "llama-3-8b", "--gpus", f"8x{levels[0].device}", "--calibration", out)
 
 
-def _synchronise(
-    calibration: "MachineRates", candidates: "Candidates", settings: "Sequence[Setting]", store: Path, budget_s: float
-) -> "WorkerOutcome":
-    from functools import partial
-
-    from traincast.learn import calibrate_workers, team_on_testbed
-    from traincast.profile import TOO_LARGE
-    from traincast.store import Store
-
-    fitted, held_out = (
-        [load for load in loads if load.is_step and load.experiment.name not in TOO_LARGE]
-        for loads in (candidates.loads, candidates.held_out)
-    )
-    with Store(store) as kept:
-        return calibrate_workers(
-            calibration, fitted, held_out, settings=settings, open_team=partial(team_on_testbed, store=kept),
-            budget_s=budget_s, say=_tell,
-        )  # fmt: skip
-
-
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def _subjects(loads: "Sequence[Load]") -> "list[Subject]":
+def _subjects(loads: "Sequence[CalibrationLoad]", *, device: str) -> "list[Subject]":
     from traincast.profile import subject_of
 
-    return [subject_of(load.experiment, device="cpu") for load in loads]
+    return [subject_of(load.experiment, device=device) for load in loads]

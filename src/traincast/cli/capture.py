@@ -1,7 +1,6 @@
 """`traincast capture`: records the training step of a model as a graph file."""
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +8,13 @@ import typer
 
 from traincast.cli.groups import takes_groups
 from traincast.cli.options import Attention, Batch, Json, Mode, Optimizer, Precision, Seq
+from traincast.noun import noun
 
 if TYPE_CHECKING:
     from traincast.spec import Graph, Scalable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Recording:
     """Which step is recorded, and how."""
 
@@ -34,7 +34,7 @@ class Recording:
         str | None,
         typer.Option(
             "--kernels",
-            help="fast: known kernels in the place of their loops; reference: the loops.",
+            help="fast: kernels that people install in the place of loops; plain: what the code itself runs.",
             show_default=False,
         ),
     ] = None
@@ -119,22 +119,13 @@ def _summary(recorded: "Graph | Scalable", output: Path | None) -> dict[str, Any
         entry["flop"] += (op.flop or 0.0) * count
         entry["bytes"] += op.num_bytes * count
     return {
-        "name": graph.name,
-        "source": graph.source,
-        "mode": graph.mode,
-        "batch_size": graph.batch_size,
-        "any_batch": is_scalable,
-        "parameters": graph.num_parameters,
-        "ops": sum(counts),
-        "ops_written": len(graph.ops),
-        "flop": graph.flop,
-        "bytes": graph.num_bytes,
-        "phases": by_phase,
-        "unknown_ops": list(graph.unknown_ops()),
-        "assumptions": list(graph.assumptions),
+        "name": graph.name, "source": graph.source, "mode": graph.mode, "batch_size": graph.batch_size,
+        "any_batch": is_scalable, "parameters": graph.num_parameters, "ops": sum(counts),
+        "ops_written": len(graph.ops), "flop": graph.flop, "bytes": graph.num_bytes, "phases": by_phase,
+        "unknown_ops": list(graph.unknown_ops()), "assumptions": list(graph.assumptions),
         "file": None if output is None else str(output),
         "file_bytes": None if output is None else output.stat().st_size,
-    }
+    }  # fmt: skip
 
 
 def _text(summary: dict[str, Any]) -> str:

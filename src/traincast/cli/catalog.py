@@ -2,16 +2,21 @@
 
 import shlex
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traincast.cli.options import Color, Json
+from traincast.units import show_bytes, show_count, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from traincast.report import Paint, Table
 
 KINDS = ("devices", "links", "nodes", "workloads", "datasets", "regions", "stacks")
+PRICES = "prices"
+"""The machines that have a price, the cheapest device first."""
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -22,7 +27,7 @@ def catalog(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help=f"{', '.join(KINDS)}; or any name, to show its entry.",
+            help=f"{', '.join(KINDS)}, {PRICES}; or any name, to show its entry.",
             autocompletion=_complete_kind,
             show_default=False,
         ),
@@ -47,6 +52,11 @@ def catalog(
     if kind is None:
         counts = {each: len(entry_names(each)) for each in KINDS}
         _write(counts, _overview(counts, paint), json=json, colors=paint.colors)
+        return
+    if kind == PRICES and name is None:
+        listed = [record for record in list_records("nodes", text=text) if record.get("usd_per_hour") is not None]
+        listed.sort(key=lambda record: (record["device"], record["usd_per_hour"] / record["devices_per_node"]))
+        _write(listed, _list("nodes", listed, text, paint), json=json, colors=paint.colors)
         return
     if (plural := plural_kind(kind)) is None:
         if name is not None:
@@ -86,181 +96,130 @@ def _list(kind: str, records: list[dict[str, Any]], text: str | None, paint: "Pa
 
     if not records:
         return f"no {kind} contain {text!r}\n\n{say_next(f'traincast catalog {kind}', paint=paint)}"
-    shown = format_table(_TABLES[kind](records, paint), paint=paint)
+    shown = format_table(_LISTINGS[kind].table(records, paint), paint=paint)
     total = len(entry_names(kind))
     count = f"{total} {kind}" if len(records) == total else f"{len(records)} of {total} {kind}"
     next_command = say_next(shlex.join(["traincast", "catalog", kind, records[0]["name"]]), paint=paint)
     return f"{shown}\n\n{count}\n\n{next_command}"
 
 
-def _device_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-    from traincast.units import show_bytes, show_count
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The table of one kind: its title and its columns, each with the words of a record or its key; `left` are texts."""
 
-    def rate(record: dict[str, Any], *dtypes: str) -> str:
-        found = [record.get(units, {}).get(dtype) for units in _UNITS for dtype in dtypes]
-        best = max((each for each in found if each), default=None)
-        return show_count(best) if best else paint("-", "dim")
+    title: str
+    columns: Mapping[str, Callable[[dict[str, Any]], str] | str]
+    left: tuple[str, ...]
 
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            record["architecture"],
-            str(record["year"]),
-            show_bytes(record["nominal_memory_bytes"]),
-            show_count(record["memory_bytes_per_s"], "B/s"),
-            rate(record, "fp32"),
-            rate(record, "tf32"),
-            rate(record, "bf16", "fp16"),
-            rate(record, "fp8"),
-            f"{record['power_watts']:g} W" if "power_watts" in record else paint("-", "dim"),
-            _confidence(record["confidence"], paint),
-        )
-        for record in records
-    )
-    headings = (
-        *("device", "architecture", "year", "memory", "bandwidth"),
-        *("fp32", "tf32", "16 bit", "fp8", "power", "confidence"),
-    )
-    return Table(
-        headings=headings,
-        rows=rows,
-        left=frozenset({"device", "architecture", "confidence"}),
-        title="Devices: peak FLOP/s by precision, dense",
-    )
+    def table(self, records: list[dict[str, Any]], paint: "Paint") -> "Table":
+        from traincast.report import Table
+
+        def cell(heading: str, words: Callable[[dict[str, Any]], str] | str, record: dict[str, Any]) -> str:
+            said = words(record) if callable(words) else str(record.get(words) or "")
+            if heading == "confidence":
+                return _confidence(said, paint)
+            if words == "name":
+                return paint(said, "cyan")
+            return said or (paint("-", "dim") if callable(words) else "")
+
+        rows = tuple(tuple(cell(*column, record) for column in self.columns.items()) for record in records)
+        left = frozenset({next(iter(self.columns)), *self.left})
+        return Table(headings=tuple(self.columns), rows=rows, left=left, title=self.title)
 
 
-def _link_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-    from traincast.units import show_count, show_seconds
+def _rate(*dtypes: str) -> Callable[[dict[str, Any]], str]:
+    units = ("matrix_flop_per_s", "vector_flop_per_s")
 
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            record["kind"],
-            f"one {record['scope']}",
-            show_count(record["bytes_per_s"], "B/s"),
-            show_seconds(record["latency_s"]),
-            _confidence(record["confidence"], paint),
-            record.get("notes", ""),
-        )
-        for record in records
-    )
-    headings = ("link", "kind", "of", "rate", "latency", "confidence", "notes")
-    left = frozenset({"link", "kind", "of", "confidence", "notes"})
-    return Table(headings=headings, rows=rows, left=left, title="Links: one direction")
+    def words(record: dict[str, Any]) -> str:
+        best = max((record.get(unit, {}).get(dtype) or 0 for unit in units for dtype in dtypes), default=0)
+        return show_count(best) if best else ""
+
+    return words
 
 
-def _node_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-    from traincast.units import show_count, show_usd
-
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            f"{record['devices_per_node']} x {record['device']}",
-            record["intra"]["name"] if record["devices_per_node"] > 1 else paint("-", "dim"),
-            f"{show_count(record['inter']['bytes_per_s'] * 8, 'b/s')} {record['inter']['kind']}",
-            show_usd(record["usd_per_hour"]) if "usd_per_hour" in record else paint("-", "dim"),
-            show_usd(record["usd_per_hour"] / record["devices_per_node"])
-            if "usd_per_hour" in record
-            else paint("-", "dim"),
-            record.get("price_region", ""),
-            record.get("price_date", ""),
-        )
-        for record in records
-    )
-    headings = ("node", "devices", "inside", "network", "per hour", "per device", "region", "asked on")
-    left = frozenset({"node", "devices", "inside", "network", "region", "asked on"})
-    return Table(headings=headings, rows=rows, left=left, title="Nodes: on-demand prices in USD")
+def _shown(key: str, show: Callable[[Any], str]) -> Callable[[dict[str, Any]], str]:
+    return lambda record: show(record[key]) if record.get(key) is not None else ""
 
 
-def _dataset_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-    from traincast.units import show_bytes
-
-    def count(record: dict[str, Any], key: str) -> str:
-        return f"{record[key]:,}" if key in record else paint("-", "dim")
-
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            record["kind"],
-            count(record, "num_train_samples"),
-            count(record, "num_eval_samples"),
-            count(record, "num_tokens"),
-            show_bytes(record["size_bytes"]) if "size_bytes" in record else paint("-", "dim"),
-            _confidence(record["confidence"], paint),
-        )
-        for record in records
-    )
-    headings = ("data set", "kind", "train samples", "eval samples", "tokens", "size", "confidence")
-    return Table(headings=headings, rows=rows, left=frozenset({"data set", "kind", "confidence"}), title="Data sets")
+def _per_device(record: dict[str, Any]) -> str:
+    return show_usd(record["usd_per_hour"] / record["devices_per_node"]) if "usd_per_hour" in record else ""
 
 
-def _region_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
+def _price_date(record: dict[str, Any]) -> str:
+    from traincast.catalog import is_current
 
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            f"{record['grams_co2_per_kwh']:.0f} g",
-            record.get("date") or paint("-", "dim"),
-            record["source"],
-        )
-        for record in records
-    )
-    headings = ("region", "CO2 per kWh", "of", "source")
-    return Table(headings=headings, rows=rows, left=frozenset({"region", "of", "source"}), title="Regions")
+    date = str(record.get("price_date") or "")
+    return date if is_current(date) else f"{date} (old)"
 
 
-def _workload_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-    from traincast.units import show_count
-
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            record["family"],
-            show_count(record["parameters"]) if record.get("parameters") else paint("-", "dim"),
-            str(record.get("seq") or record.get("input_shape") or ""),
-            record.get("dataset") or "",
-            _confidence(record.get("confidence", ""), paint),
-        )
-        for record in records
-    )
-    headings = ("workload", "family", "parameters", "sample", "data set", "confidence")
-    left = frozenset({"workload", "family", "data set", "confidence"})
-    return Table(headings=headings, rows=rows, left=left, title="Workloads")
-
-
-def _stack_table(records: list[dict[str, Any]], paint: "Paint") -> "Table":
-    from traincast.report import Table
-
-    rows = tuple(
-        (
-            paint(record["name"], "cyan"),
-            record.get("title", ""),
-            record.get("like", ""),
-            str(record.get("num_steps") or paint("prior", "dim")),
-            f"{record.get('log_sigma', 0.06):.0%}",
-        )
-        for record in records
-    )
-    headings = ("stack", "what it is", "like", "fitted to steps", "log sigma of a step")
-    return Table(headings=headings, rows=rows, left=frozenset(headings[:3]), title="Software stacks")
-
-
-_UNITS = ("matrix_flop_per_s", "vector_flop_per_s")
-_TABLES = {
-    "devices": _device_table,
-    "links": _link_table,
-    "nodes": _node_table,
-    "workloads": _workload_table,
-    "datasets": _dataset_table,
-    "regions": _region_table,
-    "stacks": _stack_table,
-}
+_LISTINGS = {
+    "devices": _Listing(
+        "Devices: peak FLOP/s by precision, dense",
+        {
+            "device": "name", "architecture": "architecture", "year": "year",
+            "memory": _shown("nominal_memory_bytes", show_bytes),
+            "bandwidth": _shown("memory_bytes_per_s", lambda rate: show_count(rate, "B/s")), "fp32": _rate("fp32"),
+            "tf32": _rate("tf32"), "16 bit": _rate("bf16", "fp16"), "fp8": _rate("fp8"),
+            "power": _shown("power_watts", lambda watts: f"{watts:g} W"), "confidence": "confidence",
+        },
+        ("architecture", "confidence"),
+    ),
+    "links": _Listing(
+        "Links: one direction",
+        {
+            "link": "name", "kind": "kind", "of": lambda record: f"one {record['scope']}",
+            "rate": _shown("bytes_per_s", lambda rate: show_count(rate, "B/s")), "latency": _shown("latency_s", show_seconds),
+            "confidence": "confidence", "notes": "notes",
+        },
+        ("kind", "of", "confidence", "notes"),
+    ),
+    "nodes": _Listing(
+        "Nodes: on-demand prices in USD",
+        {
+            "node": "name", "devices": lambda record: f"{record['devices_per_node']} x {record['device']}",
+            "inside": lambda record: record["intra"]["name"] if record["devices_per_node"] > 1 else "",
+            "network": lambda record: f"{show_count(record['inter']['bytes_per_s'] * 8, 'b/s')} {record['inter']['kind']}",
+            "per hour": _shown("usd_per_hour", show_usd), "per device": _per_device, "region": "price_region",
+            "asked on": _price_date,
+        },
+        ("devices", "inside", "network", "region", "asked on"),
+    ),
+    "workloads": _Listing(
+        "Workloads",
+        {
+            "workload": "name", "family": "family", "parameters": _shown("parameters", show_count),
+            "sample": lambda record: str(record.get("seq") or record.get("input_shape") or ""), "data set": "dataset",
+            "confidence": "confidence",
+        },
+        ("family", "data set", "confidence"),
+    ),
+    "datasets": _Listing(
+        "Data sets",
+        {
+            "data set": "name", "kind": "kind", "train samples": _shown("num_train_samples", "{:,}".format),
+            "eval samples": _shown("num_eval_samples", "{:,}".format), "tokens": _shown("num_tokens", "{:,}".format),
+            "size": _shown("size_bytes", show_bytes), "confidence": "confidence",
+        },
+        ("kind", "confidence"),
+    ),
+    "regions": _Listing(
+        "Regions",
+        {
+            "region": "name", "CO2 per kWh": _shown("grams_co2_per_kwh", "{:.0f} g".format), "of": _shown("date", str),
+            "source": "source",
+        },
+        ("of", "source"),
+    ),
+    "stacks": _Listing(
+        "Software stacks",
+        {
+            "stack": "name", "what it is": "title", "like": "like",
+            "fitted to steps": lambda record: str(record.get("num_steps") or "prior"),
+            "log sigma of a step": lambda record: f"{record.get('log_sigma', 0.06):.0%}",
+        },
+        ("what it is", "like"),
+    ),
+}  # fmt: skip
 
 
 def _confidence(confidence: str, paint: "Paint") -> str:
@@ -305,17 +264,9 @@ def _use(kind: str, record: dict[str, Any]) -> list[str]:
 
 
 _HIDDEN = {
-    "name",
-    "title",
-    "sources",
-    "source",
-    "notes",
-    "corrected",
-    "aliases",
-    "network_source",
-    "price_source",
+    "name", "title", "sources", "source", "notes", "corrected", "aliases", "network_source", "price_source",
     "provenance",
-}
+}  # fmt: skip
 
 
 def _figures(record: dict[str, Any], prefix: str = "") -> "list[tuple[str, str]]":
@@ -331,8 +282,6 @@ def _figures(record: dict[str, Any], prefix: str = "") -> "list[tuple[str, str]]
 
 
 def _amount(key: str, value: Any) -> str:
-    from traincast.units import show_bytes, show_count, show_seconds, show_usd
-
     if isinstance(value, str) or key in ("year",):
         return str(value)
     if "_bytes_per_s" in key or key.endswith("bytes_per_s"):

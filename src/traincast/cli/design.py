@@ -1,7 +1,6 @@
 """`traincast design`: says which few measurements are worth their price, what they cost and what they would gain."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,17 +8,18 @@ import typer
 
 from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
+from traincast.noun import noun
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from traincast.design import Choice
+    from traincast.design import DesignChoice
 
 METHODS = ("d-optimal", "a-optimal", "medoids", "random")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Columns:
     """Which columns of a table of candidates are used, and how."""
 
@@ -33,7 +33,7 @@ class Columns:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Candidates:
     """Experiments by name, with their features, their costs and those that are known already."""
 
@@ -44,14 +44,14 @@ class Candidates:
     ridge: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Designed:
     """What was chosen among which candidates, and what measuring it would bring."""
 
     method: str
     names: Sequence[str]
     num_measured: int
-    choices: "Sequence[Choice]"
+    choices: "Sequence[DesignChoice]"
     in_seconds: bool
     """Whether costs are durations; else they are counts."""
     cost_of_all: float

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 from traincast.spec import Forecast, Question
 
 if TYPE_CHECKING:
-    from traincast.forecast import Resolved
     from traincast.plan import Plan
+    from traincast.resolve import Resolved
 
 
 def emit_answer(question: Question, resolved: "Resolved", answer: Forecast, *, kind: str) -> str:
-    from traincast.forecast import fill_in, spell_out
-    from traincast.plan import Candidate, Plan, emit
+    from traincast.plan import Plan, emit
+    from traincast.resolve import fill_in, spell_out
 
-    batch = resolved.job.graph.batch_size
-    candidate = Candidate(cluster=resolved.cluster, parallelism=resolved.parallelism, batch=batch)
-    plan = Plan(candidate=candidate, forecast=answer, deadline_probability=None)
+    plan = Plan.of(answer, resolved.cluster, resolved.parallelism, batch=resolved.job.graph.batch_size)
     whole = spell_out(_with_settings(fill_in(question), resolved), resolved.job)
     say_unwritten(whole, plan, kind)
     return emit(plan, kind, precision=whole.workload.precision or "fp32", question=whole).rstrip("\n")

@@ -1,6 +1,5 @@
 """`traincast fit`: the largest batch and the longest sequence that fit, and what to change first where nothing does."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ MOST_PARTS = 5
 def fit(
     question: Question,
     confidence: Annotated[
-        float, typer.Option("--confidence", "-c", help="How sure it must be to fit, between 0 and 1.")
+        float, typer.Option("--confidence", "-c", help="How likely it must be to fit, between 0 and 1.")
     ] = SAFE,
     given: GivenOption = None,
     svg: Annotated[
@@ -37,26 +36,14 @@ def fit(
 
     Example: traincast fit llama-2-7b --device a100-80g -g 8 --precision bf16 --seq 4096 --zero 3 --confidence 0.95
     """
-    from traincast.forecast import build_cluster, choose_stack, complete_question, fill_in, pose_job, with_defaults
-    from traincast.plan import find_fit
+    from traincast.plan import complete_question, find_fit, jobs_at
     from traincast.report import format_json
-    from traincast.spec import Job, Parallelism
 
-    assumptions: list[str] = []
-    whole = fill_in(question)
-    cluster = build_cluster(whole, said=assumptions)
     with waiting(f"reading {question.source}"):
-        whole, plan = complete_question(whole, cluster, assumptions)
-    stack = choose_stack(whole, plan=plan)
-    asked = whole.workload
-
-    own = with_defaults(dataclasses.replace(whole, workload=dataclasses.replace(asked, seq=None)), [], stack, [])
-
-    def pose(size: int, length: int | None, chosen: Parallelism) -> Job:
-        # Without a length a model is asked for with its own.
-        at = dataclasses.replace(whole, workload=dataclasses.replace(asked, batch=size, seq=length or own.workload.seq))
-        return pose_job(at, chosen, cluster=cluster)
-
+        completed = complete_question(question)
+    whole, cluster, plan = completed.question, completed.cluster, completed.parallelism
+    assumptions = completed.assumptions
+    asked, pose = whole.workload, jobs_at(completed)
     batch = 1 if asked.batch is None else asked.batch
     found = find_fit(
         pose,
@@ -100,37 +87,33 @@ def _say_largest(found: Any) -> str:
     most, likely = found.most, found.likely
     if most.size:
         reach = " or more" if most.reached_end else ""
-        text = f"{most.size:,}{reach} per pass and replica, {show_number(most.answer.samples_per_s)} samples/s"
+        text = f"{most.size:,}{reach} per device, {show_number(most.answer.samples_per_s)} samples/s"
     else:
         text = f"none is {found.confidence:.0%} safe"
     if likely is None or likely.size == most.size:
         return text
     if not most.size and likely.size == 1:
-        return f"{text}; a batch of 1 fits with {likely.answer.memory.fit_probability:.0%}"
-    return f"{text}; up to {likely.size:,} fit with {FIT_CONFIDENCE:.0%} or more"
+        return f"{text}; a batch of 1 is {likely.answer.memory.fit_probability:.0%} likely to fit"
+    return f"{text}; up to {likely.size:,} are at least {FIT_CONFIDENCE:.0%} likely to fit"
 
 
 def _describe(found: Any, *, paint: Any) -> str:
-    from traincast.report import Table, format_table, say_memory
+    from traincast.report import Table, format_table, say_fit, say_memory, say_meter
     from traincast.units import show_bytes, show_change
 
     now, meter, longest, wanted = found.now, found.meter, found.longest, found.batch
     memory = now.memory
-    short = "DOES NOT FIT" if memory.needed_bytes > memory.capacity_bytes else "MAY NOT FIT"
-    verdict = paint("fits", "green") if found.fits else paint(short, "red", "bold")
+    verdict = paint(say_fit(memory), *(("green",) if memory.fits else ("red", "bold")))
     lines = [
-        paint(f"{now.workload} on {now.num_devices} x {now.device}", "bold"),
-        f"  batch {wanted:<12}{say_memory(memory)}: {verdict}, probability {memory.fit_probability:.1%}, asked "
-        f"{found.confidence:.0%}",
+        f"{paint(f'{now.workload} on {now.num_devices} x {now.device}', 'bold')}: {verdict}",
+        f"  batch {wanted:<12}{say_memory(memory)}",
     ]
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
     lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
-    if meter.reserved_bytes < memory.capacity_bytes:
-        seen = [show_bytes(amount) for amount in (meter.used_bytes, meter.live_bytes, meter.reserved_bytes)]
-        lines.append(
-            f"  nvidia-smi        about {seen[0]}: tensors {seen[1]}, reserved for them {seen[2]}, context and workspaces"
-        )
+    if meter.used_bytes <= memory.capacity_bytes:
+        seen = [show_bytes(amount) for amount in (meter.live_bytes, meter.reserved_bytes)]
+        lines.append(f"  meters            {say_meter(meter)}; tensors {seen[0]}, reserved for them {seen[1]}")
     lines.append(f"  largest batch     {_say_largest(found)}")
     if longest is not None:
         reach = " or more" if longest.reached_end else ""
@@ -149,7 +132,7 @@ def _describe(found: Any, *, paint: Any) -> str:
             )
             for change in found.changes
         )
-        headings = ("change", "memory", "probability", "time per sample", "fits")
+        headings = (f"to be {found.confidence:.0%} safe", "memory", "probability", "time per sample", "enough")
         lines += ["", format_table(Table(headings=headings, rows=rows, left=frozenset(headings[:1])), paint=paint)]
     elif not found.fits:
         lines += ["", "No change saves memory; use more or larger devices."]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,17 +12,19 @@ from traincast.cli.learned import GivenOption, costs_of, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
+from traincast.noun import noun
 from traincast.spec import Parallelism, Question
 
 if TYPE_CHECKING:
-    from traincast.forecast import Origin, Resolved
+    from traincast.forecast import Origin
+    from traincast.resolve import Resolved
     from traincast.spec import Calibration, Forecast
 
 MOST_DRAWN = 32
-"""Passes of a step up to which all its spans are kept."""
+"""Micro-batches of a step up to which a document says how busy its devices are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Shown:
     """How the answer is shown, and what is written beside it."""
 
@@ -47,12 +48,12 @@ class Shown:
     color: options.Color = "auto"
 
     def draws(self, plan: Parallelism) -> bool:
-        """A step of hundreds of passes has millions of spans, which are drawn only for who asks to see them."""
+        """Whether every span is shown, or what follows from them: only then is the step drawn."""
         asked = self.explain or self.trace is not None or self.svg is not None
-        return asked or plan.micro_batches <= MOST_DRAWN
+        return asked or (self.json and plan.micro_batches <= MOST_DRAWN)
 
 
-@takes_question()
+@takes_question(common=("explain", "json"))
 def forecast(
     question: Question,
     *,
@@ -68,7 +69,7 @@ def forecast(
         Path | None,
         typer.Option(
             "--activity",
-            help="Correct the resource numbers by runs of this setting (python -m research.fits.resources).",
+            help="With --method driple: a network adapted to runs of this setting (traincast learn --method driple).",
             rich_help_panel="Learned",
         ),
     ] = None,
@@ -83,25 +84,26 @@ def forecast(
 
     What is not said is chosen as a practitioner would, and listed as flags under the answer.
     """
-    from traincast.forecast import Origin, resolve
+    from traincast.forecast import Origin
     from traincast.forecast import answer as run_forecast
+    from traincast.plan import decide
 
     with waiting(f"reading {question.source}"):
-        resolved = resolve(question)
+        resolved = decide(question)
     about_target: tuple[str, ...] = ()
     if to_target:
-        from traincast.forecast import train_to_target
+        from traincast.resolve import train_to_target
 
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
     learned = _learn(question, resolved, given)
     correction = None
     if activity is not None:
-        from traincast.resources import load_graph_correction
+        from traincast.resources import load_twelve
 
-        correction = load_graph_correction(activity)
+        correction = load_twelve(activity)
     draw = shown.draws(resolved.parallelism)
-    answer = run_forecast(resolved, calibration=learned, draw=draw, activity=correction)
+    answer = run_forecast(resolved, calibration=learned, draw=draw, work=not shown.json, activity=correction)
     origin = Origin(question=question, resolved=resolved, calibration=learned)
     answer = dataclasses.replace(answer, notes=(*answer.notes, *about_target), origin=origin)
     if shown.explain:
@@ -115,7 +117,7 @@ def forecast(
 def _learn(question: Question, resolved: "Resolved", given: Path | None) -> "Calibration | None":
     labels = None
     if given is not None:
-        from traincast.forecast import label_run
+        from traincast.certainty import label_run
 
         labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
     return load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
@@ -143,4 +145,7 @@ def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
     elif shown.json:
         say(format_json(document_forecast(answer)))
     else:
-        say(format_answer(answer, paint=paint, explain=shown.explain, price_file=shown.price_file))
+        from traincast.plan import tell
+
+        told = tell(answer, price_file=shown.price_file)
+        say(format_answer(answer, told, paint=paint, explain=shown.explain, price_table=shown.price_file is not None))

@@ -34,6 +34,12 @@ def learn(
         int,
         typer.Option("--suggest", help="Also name so many workloads that are worth a run next.", show_default=False),
     ] = 0,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", help="best: a calibration; driple: the graph network of the twelve resource numbers, adapted."
+        ),
+    ] = "best",
     json: options.Json = False,
 ) -> None:
     """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
@@ -44,16 +50,24 @@ def learn(
 
     Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
     """
+    from traincast.errors import InvalidInput
+
+    if output is None and name is None:
+        raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")
+    if method != "best":
+        _adapt(method, runs, output, json=json)
+        return
+    _learn_best(runs, output, name, suggest=suggest, json=json)
+
+
+def _learn_best(runs: "Sequence[Path]", output: Path | None, name: str | None, *, suggest: int, json: bool) -> None:
     from traincast.cli.learned import read_measured_runs
     from traincast.cli.output import lead_to, say
-    from traincast.errors import InvalidInput
     from traincast.files import encode
     from traincast.learn import learn as learn_runs
     from traincast.learn import suggest_runs
     from traincast.report import format_json
 
-    if output is None and name is None:
-        raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")
     title = name or (output.name.partition(".")[0] if output else "")
     measured = read_measured_runs(runs)
     found = learn_runs(measured, name=title, sources=tuple(map(str, runs)))
@@ -69,6 +83,32 @@ def learn(
         say(f"worth a run next: {one.name} (the catalogue lies {one.gain:.0%} nearer to what ran)")
     say(f"kept in {file}; use it with --calibration {name or file}")
     lead_to("forecast", *_first_asked(measured), "--calibration", name or file)
+
+
+def _adapt(method: str, runs: "Sequence[Path]", output: Path | None, *, json: bool) -> None:
+    from traincast.cli.learned import read_measured_runs
+    from traincast.cli.output import lead_to, say
+    from traincast.errors import InvalidInput, UnknownName
+    from traincast.forecast import adapt_twelve
+    from traincast.report import format_json
+    from traincast.resources import save_twelve
+
+    if method != "driple":
+        raise UnknownName("method to adapt", method, ("best", "driple"), plural="methods to adapt")
+    if output is None:
+        raise InvalidInput("the adapted network is kept in a file; give -o cluster.safetensors")
+    measured = read_measured_runs(runs)
+    found = adapt_twelve(measured)
+    save_twelve(found.network, output)
+    if json:
+        say(format_json({"network": str(output), "runs": len(measured), "before": found.before, "after": found.after}))
+        return
+    moved = f"moved the last layer of the graph network in {found.seconds:.3f} CPU s"
+    said = moved if found.after < found.before else "say nothing of each other, so the network stays as it ships"
+    say(f"{len(measured)} runs {said}")
+    say(f"mean error of their steps, each left out in turn: {found.before:.1%} before, {found.after:.1%} after")
+    say(f"kept in {output}; use it with --method driple --activity {output}")
+    lead_to("forecast", *_first_asked(measured), "--method", "driple", "--activity", output)
 
 
 def _first_asked(runs: "Sequence[MeasuredRun]") -> list[str]:

@@ -1,9 +1,12 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from traincast.spec import METHODS
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -74,6 +77,23 @@ OnlySources = Annotated[
         "--source", help="Only the rows of this source (column `source`); may be repeated.", show_default=False
     ),
 ]
+ALL_METHODS = "all"
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help=f"Which system answers rows that name none: {', '.join(METHODS)}.",
+        rich_help_panel="Learned",
+        show_default=False,
+    ),
+]
+
+
+def ask_method(rows: Sequence[Mapping[str, Any]], method: str | None) -> list[dict[str, Any]]:
+    """The rows of a table, asked of one system."""
+    return [{"method": method, **row} if method is not None else dict(row) for row in rows]
+
+
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes; 0: one for a short table, more for a long one.")
 ]
@@ -84,7 +104,7 @@ Engine = Annotated[
 Steps = Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")]
 Samples = Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")]
-Stack = Annotated[str | None, typer.Option("--stack", help="Software that runs it; default: pytorch.")]
+Stack = Annotated[str | None, typer.Option("--stack", "--framework", help="Software that runs it; default: pytorch.")]
 TimeQuantile = Annotated[float, typer.Option("--time-quantile", help="The time limit holds with this probability.")]
 MicroBatches = Annotated[
     int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")

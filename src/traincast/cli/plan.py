@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,8 @@ from traincast.cli import options
 from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.questions import takes_question
-from traincast.forecast import is_hardware
+from traincast.noun import noun
+from traincast.resolve import is_hardware
 from traincast.spec import Question
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ CHOICES = {
 """What a search may vary: the field of a question to that of the space."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Machines:
     """Which machines a search may use."""
 
@@ -66,7 +66,7 @@ class Machines:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Wishes:
     """What the best plan is."""
 
@@ -82,7 +82,7 @@ class Wishes:
         typer.Option(
             "--confidence",
             "-c",
-            help="How sure memory, deadline and budget must hold, 0 to 1.",
+            help="How likely memory, deadline and budget must be kept, 0 to 1.",
             rich_help_panel="Limits",
         ),
     ] = 0.9
@@ -93,6 +93,12 @@ class Wishes:
         bool,
         typer.Option("--exhaustive", help="Work out every plan; no bound may skip one.", rich_help_panel="Limits"),
     ] = False
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds", help="Search no longer than this; the best so far is given.", rich_help_panel="Limits"
+        ),
+    ] = None
     engine: Annotated[
         str,
         typer.Option(
@@ -105,7 +111,7 @@ class Wishes:
     given: GivenOption = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Output:
     """What is shown and written."""
 
@@ -159,7 +165,7 @@ def plan(
     Example: traincast plan llama-2-7b --all --devices h100-80g,a100-80g --gpus 8..64 --precision bf16 --seq 4096
     --global-batch 512 --steps 20000 --deadline 14d --objective money
     """
-    from traincast.plan import find_plain, highlight
+    from traincast.plan import INTERRUPTED, find_plain, highlight
     from traincast.report import (
         after_plan,
         choose_paint,
@@ -191,7 +197,7 @@ def plan(
         say(format_json(document))
         return
     plain = None
-    if found.plans and not choices:
+    if found.plans and not choices and not found.stopped:
         cluster, samples = found.plans[0].cluster, asked.space.global_batch
         plain = find_plain(request, cluster, global_batch=samples, limits=limits, engine=asked.engine)
     shown = highlight(found, plain)
@@ -201,9 +207,11 @@ def plan(
     say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
+    if found.stopped == INTERRUPTED:
+        raise KeyboardInterrupt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Asked:
     """What a search is asked, with the clusters that may be used."""
 
@@ -219,8 +227,9 @@ class _Asked:
 
 
 def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: Machines, wishes: Wishes) -> _Asked:
-    from traincast.forecast import Engine, fill_in
+    from traincast.forecast import Engine
     from traincast.plan import Limits, settle
+    from traincast.resolve import fill_in
     from traincast.units import parse_seconds
 
     request = _leave_open(fill_in(question), question, machines)
@@ -231,6 +240,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
         deadline_s=None if wishes.deadline is None else parse_seconds(wishes.deadline),
         budget_usd=wishes.budget,
         confidence=wishes.confidence,
+        search_s=wishes.seconds,
     )
     learned = load_learned(question.calibration, wishes.given, filed=request.calibration)
     left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
@@ -307,43 +317,23 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _check_machines(request: Question, machines: Machines) -> None:
-    from traincast.errors import InvalidInput
-
-    listed = [word for word, said in (("--all", machines.all_machines), ("--offers", machines.offers)) if said]
-    if len(listed) > 1:
-        raise InvalidInput("give --all or --offers FILE, not both")
-    named = [key for key in request.cluster if key != "price_per_device"]
-    if listed and named:
-        raise InvalidInput(f"the machines come from {listed[0]}; leave out {', '.join(named)}")
-
-
 def _choose(request: Question, machines: Machines) -> "Chosen":
     from traincast.errors import InvalidInput
-    from traincast.forecast import build_cluster
-    from traincast.plan import Chosen, Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
+    from traincast.plan import Wanted, catalogue_offers, choose_machines, read_offers
 
-    all_machines, offers = machines.all_machines, machines.offers
     gpus = None if machines.gpus is None or is_hardware(machines.gpus) else machines.gpus
-    _check_machines(request, machines)
+    if machines.all_machines and machines.offers is not None:
+        raise InvalidInput("give --all or --offers FILE, not both")
     low, high = _range(gpus)
-    regions = tuple(_split(machines.region or ""))
-    wanted = Wanted(min_devices=low, max_devices=high, regions=regions, devices=tuple(_split(machines.devices or "")))
-    if all_machines or offers is not None:
-        listed = catalogue_offers() if offers is None else read_offers(offers)
-        check_regions(listed, regions)
-        chosen = size_offers(listed, wanted)
-    else:
-        cluster: Cluster = build_cluster(request)
-        if isinstance(request.cluster.get("node"), str):
-            cluster = dataclasses.replace(cluster, name=f"{cluster.num_nodes} x {request.cluster['node']}")
-        if gpus is None or len(cluster.groups) > 1:
-            return Chosen(clusters=(cluster,), left_out={})
-        chosen = size_offers([offer_of(cluster)], wanted)
-    if not chosen.clusters:
-        reasons = ", ".join(f"{name} left out {count}" for name, count in chosen.left_out.items())
-        raise InvalidInput(f"no machine is left to plan for ({reasons}); widen --gpus, --region or --devices")
-    return chosen
+    wanted = Wanted(
+        min_devices=low, max_devices=high, regions=tuple(_split(machines.region or "")),
+        devices=tuple(_split(machines.devices or "")),
+    )  # fmt: skip
+    if machines.all_machines:
+        return choose_machines(request, wanted, listed=catalogue_offers(), source="--all")
+    if machines.offers is not None:
+        return choose_machines(request, wanted, listed=read_offers(machines.offers), source="--offers")
+    return choose_machines(request, None if gpus is None else wanted)
 
 
 def _range(text: str | None) -> tuple[int, int]:
@@ -378,8 +368,9 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.cli.emit import say_unwritten
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
-    from traincast.forecast import pose_job, spell_out
+    from traincast.forecast import pose_job
     from traincast.plan import emit, make_recipe, slurm_flags
+    from traincast.resolve import spell_out
 
     precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from traincast.cli.groups import takes_groups
 from traincast.cli.options import Json
+from traincast.noun import noun
 
 if TYPE_CHECKING:
     from traincast.profile import Progress, Protocol, Steadied, Visit
@@ -20,19 +20,16 @@ if TYPE_CHECKING:
 SUBJECTS = ("operators", "steps", "collectives")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+@noun
+class RankOptions:
     """Which processes work together, and what they exchange."""
 
     ranks: Annotated[int, typer.Option("--ranks", help="Processes that work together.")] = 1
-    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp, tensor, pipeline or local.")] = "ddp"
+    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp or local.")] = "ddp"
     size: Annotated[list[str] | None, typer.Option("--size", help="Message sizes of collectives, such as 1MB.")] = None
-    testbed: Annotated[
-        str | None, typer.Option("--testbed", help="Name of a test-bed that is up; its nodes are the ranks.")
-    ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Measuring:
     """On what, how often and for how long an experiment is repeated."""
 
@@ -75,12 +72,8 @@ def profile(
     ),
     batch: Annotated[list[int] | None, typer.Option("--batch", "-b", help="Samples per rank; may be repeated.")] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, adam or adamw.")] = "adamw",
-    team: Ranks,
+    team: RankOptions,
     measuring: Measuring,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="Operators and steps: none (this machine) or ray (the nodes of a Ray cluster)."),
-    ] = "none",
     json: Json = False,
 ) -> None:
     """Measure operators, collectives and steps on this machine.
@@ -89,29 +82,19 @@ def profile(
     it was. Blocks of repeats are spread over interleaved rounds, so that a busy moment of the machine spoils few of them.
 
     Example: traincast profile steps 'resnet(depth=2,width=16)' my_model.py:build --batch 8 --store mine.db
-
-    Example: traincast profile operators --engine ray --store cluster.db
     """
-    from traincast.errors import InvalidInput, UnknownName
+    from traincast.errors import UnknownName
     from traincast.store import Store
 
     if what not in SUBJECTS:
         raise UnknownName("subject", what, SUBJECTS)
-    if engine not in ("none", "ray"):
-        raise UnknownName("engine", engine, ("none", "ray"))
-    is_alone = what != "collectives" and team.ranks == 1 and team.testbed is None
-    if engine == "ray" and not is_alone:
-        raise InvalidInput(
-            "--engine ray spreads operators and steps of one rank over nodes; several ranks are started by torchrun, on "
-            "one machine or on a test-bed"
-        )
     with Store(store) as kept:
-        if is_alone:
+        if what != "collectives" and team.ranks == 1:
             experiments = _experiments(what, names or [], batch or [8], optimizer)
-            visits = (_measure_over_ray if engine == "ray" else _measure_here)(kept, experiments, measuring)
+            visits = _measure_here(kept, experiments, measuring)
         else:
             experiments = _distributed(what, names or [], batch, optimizer, team)
-            visits = _measure_team(kept, experiments, measuring, ranks=team.ranks, testbed=team.testbed)
+            visits = _measure_team(kept, experiments, measuring, ranks=team.ranks)
         summary = _summarise(list(visits))
         _say(summary, kept, json=json)
 
@@ -143,37 +126,13 @@ def _experiments(what: str, names: list[str], batches: list[int], optimizer: str
 
     if what == "operators":
         return _wanted_operators(names)
-    from traincast.profile import corpus_names
+    from traincast.profile import architecture_names
 
     return [
-        step_experiment(name, batch=batch, optimizer=optimizer) for name in names or corpus_names() for batch in batches
+        step_experiment(name, batch=batch, optimizer=optimizer)
+        for name in names or architecture_names()
+        for batch in batches
     ]
-
-
-def _measure_over_ray(kept: "Store", experiments: list["Experiment"], measuring: Measuring) -> Iterator["Visit"]:
-    """In rounds, each node at one experiment at a time; what a lost node had begun is begun elsewhere."""
-    import time
-
-    from traincast.profile import Progress, measure_over_nodes
-
-    started = time.monotonic()
-    progress = Progress(total=0)
-    counts = {each.key: 0 for each in experiments}
-    for known in kept.measurements():
-        if known.experiment.key in counts:
-            counts[known.experiment.key] += len(known.blocks)
-    for visit, environment, seconds in measure_over_nodes(
-        experiments, protocol=measuring.protocol, device=measuring.device, share=measuring.share, counts=counts,
-        progress=progress,
-    ):  # fmt: skip
-        if visit.block is not None:
-            kept.append(visit.experiment, environment, visit.block)
-        progress.finish(visit.experiment.key, seconds)
-        _show(progress, visit.experiment)
-        yield visit
-        if time.monotonic() - started > measuring.budget_s:
-            break
-    _show(progress, None)
 
 
 def _wanted_operators(names: list[str]) -> list["Experiment"]:
@@ -198,26 +157,18 @@ def _wanted_operators(names: list[str]) -> list["Experiment"]:
 
 
 def _distributed(
-    what: str, names: list[str], batches: list[int] | None, optimizer: str, team: Ranks
+    what: str, names: list[str], batches: list[int] | None, optimizer: str, team: RankOptions
 ) -> list["Experiment"]:
     from traincast.errors import InvalidInput
     from traincast.profile import step_experiment
     from traincast.spec import COLLECTIVES, Experiment
     from traincast.units import parse_bytes
 
-    ranks = team.ranks
-    if team.testbed is not None:
-        from traincast.profile import load
-
-        cluster = load(team.testbed)
-        ranks = ranks if ranks > 1 else len(cluster.nodes)
-        place: dict[str, Any] = {"network": f"testbed {team.testbed}"}
-    else:
-        place = {"network": "local"}
+    ranks, place = team.ranks, {"network": "local"}
     if ranks < 2:
         raise InvalidInput(f"--ranks {ranks}; collectives and distributed steps need at least 2")
     if what == "operators":
-        raise InvalidInput("operators are measured on one rank; leave --ranks and --testbed out")
+        raise InvalidInput("operators are measured on one rank; leave --ranks out")
     if what == "collectives":
         amounts = [parse_bytes(text) for text in team.size or ["4KB", "64KB", "1MB", "4MB", "16MB"]]
         return [
@@ -235,21 +186,22 @@ def _distributed(
 
 
 def _measure_team(
-    kept: "Store", experiments: list["Experiment"], measuring: Measuring, *, ranks: int, testbed: str | None
+    kept: "Store", experiments: list["Experiment"], measuring: Measuring, *, ranks: int
 ) -> Iterator["Visit"]:
-    from traincast.profile import Progress, load, local_team, team_in, visit_all
+    from traincast.learn import keep
+    from traincast.profile import Progress, local_team, visit_in_rounds
 
-    if testbed is not None:
-        cluster = load(testbed)
-        opened = team_in(cluster, num_ranks=ranks if ranks > 1 else None)
-    else:
-        opened = local_team(ranks, backend="nccl" if measuring.device == "cuda" else "gloo")
-    with opened as team:
-        visit_one = partial(team.visit, protocol=measuring.protocol, sample=True)
-        yield from visit_all(
-            visit_one, kept, team.environment, experiments, num_rounds=measuring.rounds,
-            budget_s=measuring.budget_s, progress=Progress(total=0), show=_show,
+    protocol, progress = measuring.protocol, Progress(total=0)
+    with local_team(ranks, backend="nccl" if measuring.device == "cuda" else "gloo") as team:
+        environment = team.environment
+        visits = visit_in_rounds(
+            experiments, partial(team.visit, protocol=protocol, sample=True), protocol=protocol, progress=progress,
+            num_done=lambda experiment: kept.num_blocks(experiment, environment),
         )  # fmt: skip
+        for visit in keep(visits, kept, environment, budget_s=measuring.budget_s):
+            _show(progress, visit.experiment)
+            yield visit
+        _show(progress, None)
 
 
 def _show(progress: "Progress", experiment: "Experiment | None") -> None:

@@ -37,18 +37,19 @@ def watch(items: Sequence[T], *, label: str, stream: TextIO | None = None) -> It
 
 
 @contextmanager
-def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A function to be told (done, total), for work whose results come in any order, as from `traincast.workers`."""
+def follow(*, label: str, stream: TextIO | None = None) -> Iterator[Callable[..., None]]:
+    """A function to be told (done, total, what is known so far), for work whose results come in any order."""
     out = stream or sys.stderr
     started = shown = time.monotonic()
     drawn = False
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, known: str = "") -> None:
         nonlocal shown, drawn
         now = time.monotonic()
         if out.isatty() and now - started > QUIET_S and now - shown > _REFRESH_S:
             shown, drawn = now, True
-            out.write(f"\r{describe(done, total, now - started, label=label)}\x1b[K")
+            text = describe(done, total, now - started, label=label)
+            out.write(f"\r{', '.join(part for part in (text, known) if part)}\x1b[K")
             out.flush()
 
     try:

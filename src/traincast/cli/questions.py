@@ -1,34 +1,48 @@
 """The fields of a question to command-line options and back: every command that asks takes the same words."""
 
+import copy
 import functools
 import inspect
+import os
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from traincast.cli import options
+from traincast.cli import EVERY_OPTION, options
 from traincast.cli.groups import Command, expand, find_groups, make_groups, read_parameters, with_parameters
 from traincast.errors import InvalidInput
-from traincast.forecast import is_hardware, read_hardware
-from traincast.forecast import write_command as write_command
+from traincast.resolve import is_hardware, read_hardware
+from traincast.resolve import write_command as write_command
 from traincast.spec import QUESTION_FIELDS, Asked, Question, WorkloadOptions
-from traincast.units import parse_bytes, parse_count, parse_seconds
+from traincast.units import READERS, parse_count
 
 SECTIONS = ("workload", "cluster", "parallelism", "job", "")
 """Tables of a question; the last is the question itself."""
 GPUS = "gpus"
 CONFIGS = "config"
-_READERS = {"count": parse_count, "bytes": parse_bytes, "seconds": parse_seconds}
+COMMON = frozenset({
+    "source", CONFIGS, GPUS, "batch", "seq", "precision", "optimizer", "global_batch", "tokens", "steps", "epochs", "regime",
+    "tensor", "pipeline", "context", "expert", "zero", "recompute", "stack",
+})  # fmt: skip
+"""The options that help shows at first; `--help all` shows the others."""
+MOST_COUNTED = 1e18
+"""Ten thousand times what anybody has trained on."""
+_UNITS = {"count": "N", "length": "N", "bytes": "SIZE", "seconds": "TIME"}
 
 
 def takes_question(
-    *, without: Iterable[str] = (), sections: Iterable[str] = SECTIONS, lists: Iterable[str] = ()
+    *,
+    without: Iterable[str] = (),
+    sections: Iterable[str] = SECTIONS,
+    lists: Iterable[str] = (),
+    common: Iterable[str] | None = None,
 ) -> Callable[[Command], Command]:
     """Give a command the options of a question, which it gets as one `question`. `lists`: fields of which several values
-    are given (1,2,4), which it gets as `choices`, by name."""
+    are given (1,2,4), which it gets as `choices`, by name. `common`: of the command's own options those that help shows at first;
+    default: all."""
     listed, kept = frozenset(lists), frozenset(sections)
     fields = _fields_of(kept, but=frozenset(without))
 
@@ -56,9 +70,27 @@ def takes_question(
             function(**made, **values)
 
         first = [each for each in own if _is_argument(each)]
-        return with_parameters(run, [*first, *parameters, *(each for each in own if each not in first)])
+        whole = [*first, *parameters, *(each for each in own if each not in first)]
+        return _show_common(run, whole, COMMON | (taken if common is None else frozenset(common)))
 
     return decorate
+
+
+def _show_common(run: Command, parameters: list[inspect.Parameter], common: Collection[str]) -> Command:
+    """The command with the rare options left out of its help, which says how many there are."""
+    rare = set() if EVERY_OPTION in os.environ else {each.name for each in parameters} - set(common)
+    made = with_parameters(run, [_hide(each) if each.name in rare else each for each in parameters])
+    made.num_hidden = len(rare)  # type: ignore[attr-defined]
+    return made
+
+
+def _hide(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same option, left out of the help."""
+    kind, *notes = typing.get_args(parameter.annotation)
+    quiet = [copy.copy(note) for note in notes]
+    for note in quiet:
+        note.hidden = True
+    return parameter.replace(annotation=Annotated[(kind, *quiet)])
 
 
 def _fields_of(sections: frozenset[str], *, but: frozenset[str]) -> list[Asked]:
@@ -113,7 +145,7 @@ def _parameter(item: Asked, *, many: bool) -> inspect.Parameter:
         settings |= {"help": f"{item.description} Several to try: 1,2,4.", "parser": _many(item), "metavar": "LIST"}
         kind = tuple
     elif item.unit:
-        settings |= {"parser": _reader(item), "metavar": {"count": "N", "bytes": "SIZE", "seconds": "TIME"}[item.unit]}
+        settings |= {"parser": _reader(item), "metavar": _UNITS[item.unit]}
     if item.name == "device":
         settings["autocompletion"] = options.complete_device
     annotation = Annotated[kind | None, typer.Option(*declared, **settings)]
@@ -128,6 +160,10 @@ def _reader(item: Asked) -> Callable[[str], Any]:
             amount = float(text)
         except ValueError:
             amount = _read_unit(item, text)
+        if amount > MOST_COUNTED:
+            raise InvalidInput(f"{item.flags[0]} {text} is more than anybody trains on; 15T are 15 trillion")
+        if amount < 1 and item.section == "workload" and item.kind is int:
+            raise InvalidInput(f"{item.name} = {text}; it must be a whole number of at least 1")
         if item.kind is not int:
             return amount
         if not amount.is_integer():
@@ -139,7 +175,7 @@ def _reader(item: Asked) -> Callable[[str], Any]:
 
 def _read_unit(item: Asked, text: str) -> float:
     try:
-        return _READERS[item.unit](text)
+        return READERS[item.unit](text)
     except InvalidInput as error:
         raise InvalidInput(f"{item.flags[0]}: {error}") from error
 

@@ -4,231 +4,190 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.learned import CalibrationOption, GivenOption, load_learned
 from traincast.cli.output import say
-
-if TYPE_CHECKING:
-    from traincast.schedule import SweepJournal
+from traincast.noun import noun
 
 _TRACE, _CLUSTER, _KNOWS = "Trace", "Cluster and policies", "What the scheduler knows"
 _HAZARDS, _OUTPUT, _SLURM = "What goes wrong", "Output", "Slurm"
 DEFAULT_POLICIES = "fifo,srtf,easy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _option(*flags: str, help: str, panel: str, **more: Any) -> Any:  # noqa: A002 (typer's word)
+    return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
+
+
+@noun
 class Options:
     """The options of the command; None is what nobody asked for."""
 
     cluster: Annotated[
         list[str],
-        typer.Option(
+        _option(
             "--cluster",
             "-c",
-            help="NODESxGPUS:device/CPUScpu/MEMORY@USD, all but the first optional; comma between pools; repeat to compare.",
-            rich_help_panel=_CLUSTER,
+            help="NODESxGPUS:device/CPUScpu/MEMORY@USD, comma between pools, or a file of sinfo; repeat to compare.",
+            panel=_CLUSTER,
         ),
     ] = dataclasses.field(default_factory=list)
     policy: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--policy",
             "-p",
             help=f"Policies, comma between them ({DEFAULT_POLICIES}; slurm with --slurm-conf).",
-            rich_help_panel=_CLUSTER,
+            panel=_CLUSTER,
         ),
     ] = None
     slurm_conf: Annotated[
-        list[Path],
-        typer.Option(
-            "--slurm-conf", help="slurm.conf of the site; repeat it to compare several.", rich_help_panel=_SLURM
-        ),
+        list[Path], _option("--slurm-conf", help="slurm.conf of the site; repeat it to compare several.", panel=_SLURM)
     ] = dataclasses.field(default_factory=list)
-    sacct: Annotated[
-        Path | None, typer.Option("--sacct", help="Job log: sacct -P -o ALL, as the trace.", rich_help_panel=_SLURM)
-    ] = None
-    slurm_qos: Annotated[
-        Path | None, typer.Option("--slurm-qos", help="sacctmgr -P show qos.", rich_help_panel=_SLURM)
-    ] = None
+    sacct: Annotated[Path | None, _option("--sacct", help="Job log: sacct -P -o ALL, as the trace.", panel=_SLURM)] = (
+        None
+    )
+    slurm_qos: Annotated[Path | None, _option("--slurm-qos", help="sacctmgr -P show qos.", panel=_SLURM)] = None
     slurm_accounts: Annotated[
-        Path | None,
-        typer.Option("--slurm-accounts", help="sacctmgr dump, or -P show associations.", rich_help_panel=_SLURM),
+        Path | None, _option("--slurm-accounts", help="sacctmgr -P show associations.", panel=_SLURM)
     ] = None
     slurm_reservations: Annotated[
-        Path | None, typer.Option("--slurm-reservations", help="scontrol show reservation.", rich_help_panel=_SLURM)
+        Path | None, _option("--slurm-reservations", help="scontrol show reservation.", panel=_SLURM)
     ] = None
     placement: Annotated[
-        str | None,
-        typer.Option(
-            "--placement", help="consolidated (default), spread, topology or count.", rich_help_panel=_CLUSTER
-        ),
+        str | None, _option("--placement", help="consolidated (default), spread, topology or count.", panel=_CLUSTER)
     ] = None
-    racks: Annotated[
-        int | None, typer.Option("--nodes-per-rack", help="Nodes of a rack.", rich_help_panel=_CLUSTER)
-    ] = None
+    racks: Annotated[int | None, _option("--nodes-per-rack", help="Nodes of a rack.", panel=_CLUSTER)] = None
     uplink: Annotated[
-        str | None,
-        typer.Option("--uplink", help="Bytes/s of a rack's uplink, such as 12.5GB; shared.", rich_help_panel=_CLUSTER),
+        str | None, _option("--uplink", help="Bytes/s of a rack's uplink, such as 12.5GB; shared.", panel=_CLUSTER)
     ] = None
     traffic: Annotated[
-        str | None,
-        typer.Option("--traffic", help="Bytes/s each GPU of a job sends across racks (1GB).", rich_help_panel=_CLUSTER),
+        str | None, _option("--traffic", help="Bytes/s each GPU of a job sends across racks (1GB).", panel=_CLUSTER)
     ] = None
     quotas: Annotated[
         str | None,
-        typer.Option(
-            "--quota", help="GPUs tenants own under the policy quota: vision=32,speech=16.", rich_help_panel=_CLUSTER
-        ),
+        _option("--quota", help="GPUs tenants own under the policy quota: vision=32,speech=16.", panel=_CLUSTER),
     ] = None
     queues: Annotated[
         Path | None,
-        typer.Option(
-            "--queues",
-            help="Queues of the policies kueue and volcano: their objects as YAML or JSON.",
-            rich_help_panel=_CLUSTER,
-        ),
+        _option("--queues", help="Queues of the policy kueue: its objects as YAML or JSON.", panel=_CLUSTER),
     ] = None
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until", help="Stop at this time, such as 7d; the rest is unfinished.", rich_help_panel=_CLUSTER
+        _option(
+            "--until", help="A time at which to stop (7d), or a goal to search nodes for (p90_wait<1h).", panel=_CLUSTER
         ),
     ] = None
-    format: Annotated[
-        str | None, typer.Option("--format", help="Format of the trace; default: guessed.", rich_help_panel=_TRACE)
+    nodes_plan: Annotated[
+        str | None,
+        _option(
+            "--nodes", help="Nodes of the first pool that join, leave or are set aside: 2d:+4,6d-7d:-8.", panel=_CLUSTER
+        ),
     ] = None
-    only: Annotated[
-        str | None, typer.Option("--only", help="Keep rows of this trace, tenant or cluster.", rich_help_panel=_TRACE)
+    format: Annotated[str | None, _option("--format", help="Format of the trace; default: guessed.", panel=_TRACE)] = (
+        None
+    )
+    only: Annotated[str | None, _option("--only", help="Keep rows of this trace, tenant or cluster.", panel=_TRACE)] = (
+        None
+    )
+    columns: Annotated[
+        str | None, _option("--columns", help="Columns of a table: submit=when,gpus=n,seconds=took.", panel=_TRACE)
     ] = None
-    load: Annotated[
-        float | None, typer.Option("--load", help="Load of a synthetic trace (1).", rich_help_panel=_TRACE)
+    workloads: Annotated[
+        Path | None, _option("--workloads", help="Rules that name what jobs train (map.toml).", panel=_TRACE)
     ] = None
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of everything drawn (0).", rich_help_panel=_TRACE)
+    now: Annotated[
+        bool, _option("--now", help="Take running and waiting jobs as the state at time 0.", panel=_TRACE)
+    ] = False
+    job: Annotated[
+        str | None, _option("--job", help="With --now: when this job starts, p50 and p90.", panel=_TRACE)
     ] = None
+    load: Annotated[float | None, _option("--load", help="Load of a synthetic trace (1).", panel=_TRACE)] = None
+    seed: Annotated[int | None, _option("--seed", help="Seed of everything drawn (0).", panel=_TRACE)] = None
     knows: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--knows",
             help="limit, forecast, history or truth, comma between them; default: limit where the log has limits.",
-            rich_help_panel=_KNOWS,
+            panel=_KNOWS,
         ),
     ] = None
-    kill: Annotated[
-        bool, typer.Option("--kill-at-limit", help="End a job that passes its limit.", rich_help_panel=_KNOWS)
-    ] = False
+    kill: Annotated[bool, _option("--kill-at-limit", help="End a job that passes its limit.", panel=_KNOWS)] = False
     forecasts: Annotated[
         bool,
-        typer.Option(
-            "--forecasts",
-            help="Forecast jobs that name a workload: speed, memory, belief and truth.",
-            rich_help_panel=_KNOWS,
+        _option(
+            "--forecasts", help="Forecast jobs that name a workload: speed, memory, belief and truth.", panel=_KNOWS
         ),
     ] = False
     calibration: CalibrationOption = None
     given: GivenOption = None
     speeds: Annotated[
         Path | None,
-        typer.Option(
-            "--speeds",
-            help="Measured steps/s by workload, device and num_gpus (CSV or parquet).",
-            rich_help_panel=_KNOWS,
-        ),
+        _option("--speeds", help="Measured steps/s by workload, device and num_gpus (CSV or parquet).", panel=_KNOWS),
     ] = None
     gpu_speed: Annotated[
         str | None,
-        typer.Option(
-            "--gpu-speed",
-            help="Speed of GPU types as a multiple of the log's: h100-80g=2.1,l40s=0.8.",
-            rich_help_panel=_CLUSTER,
+        _option(
+            "--gpu-speed", help="Speed of GPU types as a multiple of the log's: h100-80g=2.1,l40s=0.8.", panel=_CLUSTER
         ),
     ] = None
     plan_with: Annotated[
         float | None,
-        typer.Option(
-            "--plan-with", help="Quantile of a forecast the scheduler plans with (0.5).", rich_help_panel=_KNOWS
-        ),
+        _option("--plan-with", help="Quantile of a forecast the scheduler plans with (0.5).", panel=_KNOWS),
     ] = None
-    sigma: Annotated[
-        float | None, typer.Option("--sigma", help="Log-normal error of every estimate.", rich_help_panel=_KNOWS)
-    ] = None
+    sigma: Annotated[float | None, _option("--sigma", help="Log-normal error of every estimate.", panel=_KNOWS)] = None
     class_sigma: Annotated[
-        float | None, typer.Option("--class-sigma", help="Error shared by a class of jobs.", rich_help_panel=_KNOWS)
+        float | None, _option("--class-sigma", help="Error shared by a class of jobs.", panel=_KNOWS)
     ] = None
-    bias: Annotated[float | None, typer.Option("--bias", help="Factor on every estimate.", rich_help_panel=_KNOWS)] = (
-        None
-    )
-    error_sweep: Annotated[
-        bool, typer.Option("--error-sweep", help="Repeat with ever worse estimates.", rich_help_panel=_KNOWS)
-    ] = False
-    ray: Annotated[bool, typer.Option("--ray", help="Spread the sweep over a Ray cluster.", rich_help_panel=_KNOWS)] = (
+    bias: Annotated[float | None, _option("--bias", help="Factor on every estimate.", panel=_KNOWS)] = None
+    error_sweep: Annotated[bool, _option("--error-sweep", help="Repeat with ever worse estimates.", panel=_KNOWS)] = (
         False
     )
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=0, help="Processes of the sweep; with --ray, calls at once.", rich_help_panel=_KNOWS
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with a sweep that was stopped (error-sweep.partial in -o).", rich_help_panel=_KNOWS
-        ),
-    ] = False
+    workers: Annotated[int | None, _option("--workers", help="Processes of the sweep.", panel=_KNOWS, min=0)] = None
     preempt_cost: Annotated[
         float | None,
-        typer.Option(
+        _option(
             "--preempt-cost",
             help="Seconds lost by a preemption; default: 7 for 1 GPU, 30 up to 8, 60 above.",
-            rich_help_panel=_HAZARDS,
+            panel=_HAZARDS,
         ),
     ] = None
     restart_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--restart-cost", help="Seconds lost by a restart after a failure (60).", rich_help_panel=_HAZARDS
-        ),
+        float | None, _option("--restart-cost", help="Seconds lost by a restart after a failure (60).", panel=_HAZARDS)
     ] = None
     resize_cost: Annotated[
-        float | None,
-        typer.Option("--resize-cost", help="Seconds lost by an elastic resize (30).", rich_help_panel=_HAZARDS),
+        float | None, _option("--resize-cost", help="Seconds lost by an elastic resize (30).", panel=_HAZARDS)
     ] = None
     mtbf: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--mtbf-hours",
             help="Mean hours between failures of a node; several, comma between them, are compared.",
-            rich_help_panel=_HAZARDS,
+            panel=_HAZARDS,
         ),
     ] = None
-    mttr: Annotated[
-        float | None, typer.Option("--mttr-hours", help="Mean hours to repair (1).", rich_help_panel=_HAZARDS)
-    ] = None
+    mttr: Annotated[float | None, _option("--mttr-hours", help="Mean hours to repair (1).", panel=_HAZARDS)] = None
     checkpoint_every: Annotated[
         float | None,
-        typer.Option(
+        _option(
             "--checkpoint-every",
             help="Seconds between checkpoints; without, a failed job starts from nothing.",
-            rich_help_panel=_HAZARDS,
+            panel=_HAZARDS,
         ),
     ] = None
     by: Annotated[
-        str | None,
-        typer.Option("--by", help="Break waits down by tenant, size or both.", rich_help_panel=_OUTPUT),
+        str | None, _option("--by", help="Break waits down by tenant, size or job (who waits longest).", panel=_OUTPUT)
     ] = None
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write one page with tables and pictures.", rich_help_panel=_OUTPUT)
-    ] = None
+    html: Annotated[Path | None, _option("--html", help="Write one page with tables and pictures.", panel=_OUTPUT)] = (
+        None
+    )
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for tables, event logs, page and plots.", rich_help_panel=_OUTPUT),
+        Path | None, _option("--out", "-o", help="Folder for tables, event logs, page and plots.", panel=_OUTPUT)
     ] = None
     json: options.Json = False
 
@@ -287,6 +246,12 @@ def schedule(trace: str | None, given: Options) -> None:
     if given.error_sweep:
         _sweep(source, given)
         return
+    if given.job is not None:
+        _say_start(source, given)
+        return
+    if given.until is not None and "<" in given.until:
+        _say_nodes(source, given)
+        return
     read, cases = compare_cases(source, given)
     _write(given, read, cases)
     groupings = [] if given.by is None else [part for part in given.by.replace(" ", "").split(",") if part]
@@ -297,6 +262,52 @@ def schedule(trace: str | None, given: Options) -> None:
         say("\n" + say_next(_follow_up(trace, given)))
     if given.out is not None and not given.json:
         sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
+
+
+def _say_start(source: str, given: Options) -> None:
+    """When one waiting job starts, under every policy that was asked for."""
+    from traincast.errors import InvalidInput
+    from traincast.report import format_json, format_starts
+    from traincast.schedule import predict_start, read_trace
+
+    names, notes, read, settings, forecast = _prepare(source, given)
+    try:
+        past = read_trace(Path(source), kind=given.format, only=given.only, columns=given.columns).jobs
+    except InvalidInput:  # the log has none that ended
+        past = None
+    words = {"past": past, "forecast": forecast, "seed": given.seed or 0}
+    starts = [predict_start(given.job or "", read.jobs, settings[0][1], policy=name, **words) for name in names]
+    say(format_json(starts) if given.json else format_starts(starts, [*read.notes, *notes], known=past is not None))
+
+
+def _say_nodes(source: str, given: Options) -> None:
+    """How many nodes of the first pool meet a goal, for every cluster and policy."""
+    from traincast.report import format_goals, format_json
+    from traincast.schedule import default_knowledge, find_nodes, know, parse_goal
+
+    names, notes, read, settings, forecast = _prepare(source, given)
+    goal = parse_goal(given.until or "")
+    knows = given.knows or default_knowledge(read.jobs, forecast)
+    rows = []
+    for cluster, setting in settings:
+        for name in names:
+            asked = replace(setting, estimator=know(knows, read.jobs, forecast))
+            fleet, tried = find_nodes(read.jobs, asked, policy=name, goal=goal)
+            pool = None if fleet is None else fleet.pools[0]
+            rows.append(
+                {
+                    "cluster": cluster,
+                    "policy": name,
+                    "nodes": None if pool is None else pool.num_nodes,
+                    "gpus": None if fleet is None else fleet.num_gpus,
+                    "device": setting.fleet.pools[0].device,
+                    "usd_per_hour": None
+                    if fleet is None or any(each.usd_per_gpu_hour is None for each in fleet.pools)
+                    else sum(each.num_gpus * (each.usd_per_gpu_hour or 0.0) for each in fleet.pools),
+                    "fleets_tried": tried,
+                }
+            )
+    say(format_json(rows) if given.json else format_goals(rows, given.until or "", [*read.notes, *notes]))
 
 
 def _follow_up(trace: str | None, given: Options) -> str:
@@ -319,7 +330,7 @@ def _follow_up(trace: str | None, given: Options) -> str:
 
 
 _SHORT = {"--cluster": "-c", "--policy": "-p"}
-_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "ray", "workers", "resume")
+_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "workers")
 
 
 def _repeat(trace: str | None, given: Options) -> list[str]:
@@ -347,20 +358,17 @@ def _find_trace(trace: str | None, given: Options) -> str:
 
 def compare_cases(trace: str, given: Options) -> tuple[Any, Any]:
     """The trace with what there is to say about it, and the rows of the comparison."""
-    from traincast.cli.progress import watch
+    from traincast.cli.progress import follow
     from traincast.schedule import default_knowledge, run_cases
 
     names, notes, read, settings, forecast = _prepare(trace, given)
     default = default_knowledge(read.jobs, forecast)
     knows = [default] if given.knows is None else [part for part in given.knows.replace(" ", "").split(",") if part]
-    cases = run_cases(
-        read.jobs,
-        settings,
-        policies=names,
-        knows=knows,
-        forecast=forecast,
-        watch=lambda tasks: watch(tasks, label="policies"),
-    )
+    with follow(label="jobs") as on_jobs:
+        cases = run_cases(
+            read.jobs, settings, policies=names, knows=knows, forecast=forecast, on_jobs=on_jobs,
+            notify=lambda text: print(text, file=sys.stderr),  # noqa: T201 (standard output is the answer)
+        )  # fmt: skip
     for case in cases:
         notes += [note for note in case.schedule.notes if note not in notes]
     return replace(read, notes=(*read.notes, *notes)), cases
@@ -368,7 +376,7 @@ def compare_cases(trace: str, given: Options) -> tuple[Any, Any]:
 
 def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any, Any]:
     """Policies, notes, the trace, a setting per cluster and the estimator of forecasts, once everything is allowed."""
-    from traincast.schedule import check_options, check_policies
+    from traincast.schedule import check_options, check_policies, match_types
 
     default = "slurm" if given.slurm_conf else DEFAULT_POLICIES
     names = check_policies([name for name in (given.policy or default).replace(" ", "").split(",") if name])
@@ -377,7 +385,8 @@ def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any
     stopping = ["slurm"] if any(setting.site and setting.site.preempt_by != "none" for _, setting in settings) else []
     notes = check_options(names, sorted(given.asked()), stopping=stopping)
     read = _read(trace, given, fleet_gpus=settings[0][1].fleet.num_gpus)
-    read, settings = _with_sites(read, settings)
+    jobs, said = match_types(read.jobs, [pool for _, setting in settings for pool in setting.fleet.pools])
+    read, settings = _with_sites(replace(read, jobs=jobs, notes=(*read.notes, *said)), settings)
     return names, notes, *_with_speeds(trace, given, read, settings)
 
 
@@ -406,9 +415,8 @@ _NEEDS = {
     "slurm_qos": ("--slurm-qos", "slurm_conf", "--slurm-conf"),
     "slurm_accounts": ("--slurm-accounts", "slurm_conf", "--slurm-conf"),
     "slurm_reservations": ("--slurm-reservations", "slurm_conf", "--slurm-conf"),
-    "ray": ("--ray", "error_sweep", "--error-sweep"),
     "workers": ("--workers", "error_sweep", "--error-sweep"),
-    "resume": ("--resume", "error_sweep", "--error-sweep"),
+    "job": ("--job", "now", "--now"),
 }
 """Options that mean nothing without another one."""
 
@@ -421,8 +429,9 @@ def _check_alone(trace: str, given: Options) -> None:
         if getattr(given, name) not in (None, False) and getattr(given, other) in (None, False, []):
             raise InvalidInput(f"{flag} means nothing without {other_flag}")
     synthetic = trace.startswith("synthetic:")
-    for flag, value in (("--format", given.format), ("--only", given.only)):
-        if value is not None and synthetic:
+    about_logs = ("format", "only", "columns", "workloads", "now", "job")
+    for flag, value in ((_flag_of(name), getattr(given, name)) for name in about_logs):
+        if value not in (None, False) and synthetic:
             raise InvalidInput(f"{flag} is about a job log, and {trace} is generated")
     if given.load is not None and not synthetic:
         raise InvalidInput("--load is about synthetic:N; a job log has the load it has")
@@ -451,8 +460,18 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
     """One setting per cluster, by its text or by its slurm.conf."""
     import math
 
-    from traincast.errors import UnknownName
-    from traincast.schedule import PLACERS, Setting, UniformTraffic, parse_fleet, parse_quotas, read_queues, read_site
+    from traincast.errors import InvalidInput, UnknownName
+    from traincast.schedule import (
+        PLACERS,
+        Setting,
+        UniformTraffic,
+        parse_fleet,
+        parse_quotas,
+        plan_nodes,
+        read_queues,
+        read_sinfo,
+        read_site,
+    )
     from traincast.units import parse_bytes, parse_seconds
 
     placement = given.placement or "consolidated"
@@ -466,14 +485,17 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         "noise": _noise(given),
         "overheads": _overheads(given),
         "network": None if uplink is None else traffic,
-        "until_s": math.inf if given.until is None else parse_seconds(given.until),
+        "until_s": math.inf if given.until is None or "<" in given.until else parse_seconds(given.until),
         "kill_at_limit": given.kill,
         "queues": None if given.queues is None else read_queues(given.queues),
         "record": given.out is not None or given.html is not None,
     }
     settings = []
     for text in given.cluster:
-        fleet = parse_fleet(text, nodes_per_rack=given.racks, uplink_bytes_per_s=uplink)
+        if Path(text).is_file():
+            fleet = replace(read_sinfo(Path(text)), nodes_per_rack=given.racks, rack_uplink_bytes_per_s=uplink)
+        else:
+            fleet = parse_fleet(text, nodes_per_rack=given.racks, uplink_bytes_per_s=uplink)
         quotas = () if given.quotas is None else parse_quotas(given.quotas, fleet)
         settings.append((text, Setting(fleet=fleet, quotas=quotas, **base)))
     for path in given.slurm_conf:
@@ -482,6 +504,13 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         )
         quotas = () if given.quotas is None else parse_quotas(given.quotas, site.fleet)
         settings.append((path.name, Setting(fleet=site.fleet, quotas=quotas, site=site, **base)))
+    if given.nodes_plan is not None:
+        if given.mtbf is not None:
+            raise InvalidInput(
+                "--nodes plans when nodes are there; with --mtbf-hours they fail by chance: give one of them"
+            )
+        planned = [(name, setting, plan_nodes(given.nodes_plan, setting.fleet)) for name, setting in settings]
+        settings = [(name, replace(setting, fleet=fleet, failures=plan)) for name, setting, (fleet, plan) in planned]
     return _with_failures(given, settings)
 
 
@@ -601,57 +630,20 @@ def _sweep(trace: str, given: Options) -> None:
     if len(settings) > 1:
         raise InvalidInput("--error-sweep looks at one cluster; run the command once for each")
     workers = given.workers or 0
-    engine = "ray" if given.ray else "processes" if workers > 1 else "none"
     setting = replace(settings[0][1], estimator=forecast)
     if given.knows is not None:
         setting = replace(setting, estimator=know(given.knows, read.jobs, forecast))
-    journal = _open_journal(trace, given)
-    try:
-        with follow(label="runs") as on_done:
-            points = sweep_errors(
-                read.jobs, setting, policies=names, engine=engine, workers=workers, on_done=on_done, journal=journal
-            )
-        if given.out is not None:
-            write_whole(
-                given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}")
-            )
-    except BaseException:
-        if journal is not None:
-            journal.close(done=False)
-        raise
-    if journal is not None:
-        journal.close(done=True)
+    with follow(label="runs") as on_done:
+        points = sweep_errors(read.jobs, setting, policies=names, workers=workers, on_done=on_done)
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_whole(given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}"))
     if given.html is not None:
         given.html.parent.mkdir(parents=True, exist_ok=True)
         write_whole(given.html, format_sweep_page(read, points))
     say(format_json(points) if given.json else format_sweep(points))
     if not given.json:
         say("\n" + say_next(_follow_up(trace, given)))
-
-
-def _open_journal(trace: str, given: Options) -> "SweepJournal | None":
-    """Where the runs of a sweep are kept as they end; what decides them counts: the version, options, and files by content."""
-    import hashlib
-
-    from traincast import __version__
-    from traincast.errors import InvalidInput
-    from traincast.schedule import SweepJournal
-
-    if given.out is None:
-        if given.resume:
-            raise InvalidInput("--resume needs the folder of the sweep that was stopped; pass it with -o")
-        return None
-    deciding: dict[str, Any] = {"trace": trace, "version": __version__}
-    deciding |= {item.name: getattr(given, item.name) for item in fields(given)}
-    for name in ("out", "html", "json", "workers", "ray", "resume"):
-        deciding.pop(name, None)
-    digest = hashlib.sha256(repr(sorted(deciding.items(), key=lambda pair: pair[0])).encode())
-    named = [one for value in deciding.values() for one in (value if isinstance(value, list) else [value])]
-    for path in (Path(str(one)) for one in named if one is not None):
-        if path.is_file():
-            digest.update(path.read_bytes())
-    given.out.mkdir(parents=True, exist_ok=True)
-    return SweepJournal(given.out / "error-sweep.partial", sweep_of=digest.hexdigest()[:32], resume=given.resume)
 
 
 def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
@@ -667,7 +659,9 @@ def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
         jobs = generate_jobs(int(count), num_gpus=fleet_gpus, mix=mix, seed=given.seed or 0)
         return Trace(name=f"synthetic-{count}-load-{load:g}", format="synthetic", jobs=jobs)
     kind = "sacct" if given.format is None and given.sacct is not None else given.format
-    return read_trace(Path(trace), kind=kind, only=given.only)
+    return read_trace(
+        Path(trace), kind=kind, only=given.only, columns=given.columns, workloads=given.workloads, now=given.now
+    )
 
 
 def _write(given: Options, read: Any, cases: Any) -> None:
@@ -688,16 +682,15 @@ def _write(given: Options, read: Any, cases: Any) -> None:
 
 def _write_tables(out: Path, cases: Any) -> None:
     from traincast.files import write_whole
-    from traincast.report import draw_completion, draw_gantt, draw_queue, draw_use, name_file, perfetto
+    from traincast.report import draw_completion, draw_queue, draw_use, name_file, perfetto
     from traincast.schedule import event_columns, job_columns, write_columns
 
     several = len({case.cluster for case in cases}) > 1
     for case in cases:
         name = name_file(f"{case.label} {case.cluster}" if several else case.label)
-        write_columns(job_columns(case.schedule), out / f"{name}-jobs.parquet")
+        write_columns(job_columns(case.schedule, case.jobs, case.beliefs), out / f"{name}-jobs.parquet")
         write_columns(event_columns(case.schedule), out / f"{name}-events.parquet")
         if len(case.schedule.occupations):
-            write_whole(out / f"{name}-gantt.svg", draw_gantt(case.schedule))
             write_whole(out / f"{name}-perfetto.json", perfetto(case.schedule))
     schedules = [case.schedule for case in cases]
     write_whole(out / "completion.svg", draw_completion(schedules))

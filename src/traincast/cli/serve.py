@@ -3,18 +3,15 @@
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traincast.cli import options
 from traincast.cli.groups import takes_groups
 from traincast.cli.output import say
-
-if TYPE_CHECKING:
-    from traincast.service import Settings
+from traincast.noun import noun
 
 State = Annotated[
     Path | None,
@@ -25,13 +22,12 @@ Database = Annotated[
     typer.Option(
         "--database",
         envvar="TRAINCAST_DATABASE",
-        help="postgresql://... instead of a file: several services and workers share it.",
+        help="postgresql://... instead of a file.",
     ),
 ]
-JobTimeout = Annotated[float, typer.Option("--job-timeout", help="Seconds that one plan or schedule may take.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Access:
     """Where the service listens, and to whom."""
 
@@ -45,16 +41,13 @@ class Access:
         list[str] | None,
         typer.Option("--allow-host", help="A name by which callers may reach this service; may be repeated."),
     ] = None
-    cors: Annotated[
-        str | None, typer.Option("--cors", help="A web origin whose pages may call, such as https://example.org.")
-    ] = None
     rate: Annotated[
         float | None,
         typer.Option("--rate", min=0, help="Requests a second of one client; 0: any. Default: 100, on loopback any."),
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Capacity:
     """How much the service takes on at once."""
 
@@ -64,13 +57,12 @@ class Capacity:
     ] = None
     job_workers: Annotated[
         int, typer.Option("--job-workers", min=0, max=64, help="Processes that work on plans and schedules.")
-    ] = 1
-    ray: Annotated[bool, typer.Option("--ray", help="Work on plans and schedules on a Ray cluster (RAY_ADDRESS).")] = (
-        False
-    )
+    ] = 2
     max_body: Annotated[str, typer.Option("--max-body", help="Largest upload, such as 32MiB.")] = "32MiB"
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that one forecast may take.")] = 20.0
-    job_timeout: JobTimeout = 900.0
+    job_timeout: Annotated[float, typer.Option("--job-timeout", help="Seconds that one plan or schedule may take.")] = (
+        900.0
+    )
 
 
 @takes_groups
@@ -111,10 +103,8 @@ def serve(
         token=access.token,
         host=access.host,
         allowed_hosts=tuple(name.lower() for name in access.allow_host or ()),
-        cors_origin=access.cors,
         workers=capacity.workers or count_cores(),
         job_workers=capacity.job_workers,
-        ray=capacity.ray,
         rate_per_s=usual_rate if access.rate is None else access.rate,
         audit=audit,
         calibrations=_name_calibrations(calibration or ()),
@@ -168,10 +158,3 @@ def default_state() -> Path:
 def count_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def make_work_settings(state: str, *, job_workers: int, job_timeout_s: float, ray: bool = False) -> "Settings":
-    """Of a process that runs jobs and answers nobody."""
-    from traincast.service import Limits, Settings
-
-    return Settings(state=state, workers=1, job_workers=job_workers, ray=ray, limits=Limits(job_s=job_timeout_s))

@@ -1,8 +1,6 @@
 """`traincast similar`: the nearest known workloads, how they behaved, and how far this one is from all we know."""
 
-import math
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,25 +19,6 @@ if TYPE_CHECKING:
 DEVICE = "a100-80g"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
-    """CPU workers for which a step is forecast from similar measured ones."""
-
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=1, help="Forecast the step on this many CPU workers, from similar measured steps."
-        ),
-    ] = None
-    link: Annotated[str, typer.Option("--link", help="Slowest link of these workers, such as 100mbit or 1gbit.")] = (
-        "1gbit"
-    )
-    cores: Annotated[float, typer.Option("--cores", help="Cores of the weakest of these workers.")] = 0.25
-    samples: Annotated[
-        float | None, typer.Option("--samples", help="With --workers: samples of an epoch, to forecast it too.")
-    ] = None
-
-
 @takes_question(sections=("workload",))
 def similar(
     question: Question,
@@ -54,13 +33,12 @@ def similar(
             autocompletion=options.complete_device,
         ),
     ] = DEVICE,
-    team: Workers,
     json: options.Json = False,
     color: options.Color = "auto",
 ) -> None:
     """Find the known workloads that are most alike, and how they behaved: measured steps, or forecasts of the catalogue.
 
-    Example: traincast similar resnet50 -n 5, or traincast similar my_model.py:build --workers 4 --link 1gbit
+    Example: traincast similar resnet50 -n 5, or traincast similar my_model.py:build
     """
     from traincast.embed import UNFAMILIAR, load_atlas, summarize
     from traincast.forecast import load_source
@@ -72,7 +50,6 @@ def similar(
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
     on_gpu = _reuse_on_gpu(graph, device)
-    run = None if team.workers is None else _reuse(graph, team, team.workers)
     if json:
         say(format_json({
             "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
@@ -82,14 +59,12 @@ def similar(
                  "distance": each.distance, **found}
                 for each, found in zip(neighbours, behaved, strict=True)
             ],
-            "reuse": run, "reuse_on_gpu": on_gpu,
+            "reuse_on_gpu": on_gpu,
         }))  # fmt: skip
         return
     title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
     _say_neighbours(title, neighbours, behaved, color=color)
     say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
-    if run is not None:
-        say(_run_words(run))
     if on_gpu is not None:
         say(
             f"On GPUs the nearest of {on_gpu['num_steps']:,} measured steps ({on_gpu['run']}) is of {on_gpu['nearest']}, "
@@ -125,7 +100,8 @@ def _say_neighbours(
 def _reuse_on_gpu(graph: "Graph", device: str) -> dict[str, Any] | None:
     """What measured programs that are run alike say of this one; None where none was measured."""
     from traincast import catalog
-    from traincast.forecast import Engine, ask_gpu_reuse, describe_run
+    from traincast.certainty import ask_gpu_reuse, describe_run
+    from traincast.forecast import Engine
     from traincast.spec import Job
 
     correction = Engine().correct(Job(graph=graph), catalog.cluster(device, nodes=1, devices_per_node=1))
@@ -143,10 +119,11 @@ def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, 
     """Measured step times where there are any, else a forecast of one device with the batch that was asked about."""
     if neighbour.workload.measured_s:
         return {"batch": neighbour.workload.batch_size, "measured_s": dict(neighbour.workload.measured_s)}
-    from traincast.forecast import forecast, resolve
+    from traincast.forecast import forecast
+    from traincast.plan import decide
     from traincast.spec import WorkloadOptions
 
-    asked = resolve(
+    asked = decide(
         Question(
             source=neighbour.workload.name,
             workload=WorkloadOptions(batch=batch),
@@ -192,46 +169,4 @@ def _verdict(distance: float, *, limit: float) -> str:
     return (
         f"Familiar, if not close: farther from its nearest neighbour than {distance:.0%} of the known workloads from theirs "
         f"(above {limit:.0%} it would be a stranger)."
-    )
-
-
-def _reuse(graph: "Graph", team: Workers, workers: int) -> dict[str, Any]:
-    from dataclasses import replace
-
-    from traincast.catalog import cluster
-    from traincast.errors import InvalidInput
-    from traincast.forecast import CORE, ask_reuse
-    from traincast.profile import parse_rate
-    from traincast.spec import Cluster, Job, Parallelism
-
-    rate = parse_rate(team.link)
-    group = cluster(device=CORE, nodes=workers, devices_per_node=1, speed=team.cores, price=None).groups[0]
-    nodes = Cluster(name="workers", groups=(replace(group, inter=replace(group.inter, bytes_per_s=rate / 8)),))
-    found = ask_reuse(Job(graph=graph), nodes, Parallelism(data=workers))
-    if found.step is None:
-        raise InvalidInput(
-            f"no forecast of {graph.name} from measured steps of others: {found.gap}; leave --workers out"
-        )
-    step = found.step
-    answer: dict[str, Any] = {
-        "workers": workers, "bits_per_s": rate, "cores": team.cores, "step_s": step.seconds, "low_s": step.low_s,
-        "high_s": step.high_s, "outside": found.gap, "error": found.error,
-    }  # fmt: skip
-    if team.samples is not None:
-        answer["epoch_s"] = step.seconds * math.ceil(team.samples / (graph.batch_size * workers))
-    return answer
-
-
-def _run_words(run: dict[str, Any]) -> str:
-    from traincast.units import show_seconds
-
-    epoch = f"; epoch {show_seconds(run['epoch_s'])}" if "epoch_s" in run else ""
-    outside = (
-        f" Outside its range ({run['outside']}), so this is a guess, and `traincast forecast` does not use it."
-        if run["outside"]
-        else f" Mean error on left-out workloads at such a distance: {run['error']:.0%}."
-    )
-    return (
-        f"On {run['workers']} CPU worker{'s' if run['workers'] > 1 else ''} a step takes {show_seconds(run['step_s'])} "
-        f"({show_seconds(run['low_s'])} to {show_seconds(run['high_s'])}), from measured steps of others{epoch}.{outside}"
     )

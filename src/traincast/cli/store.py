@@ -28,10 +28,7 @@ def store(
         str | None, typer.Option("--source", help="Only from this source; * stands for anything.")
     ] = None,
     format: Annotated[  # noqa: A002 (the name of the option)
-        str | None, typer.Option("--format", help="Of an import: table, kineto or nccl-tests; default by its name.")
-    ] = None,
-    collective: Annotated[
-        str | None, typer.Option("--collective", help="Of nccl-tests output that does not name it: all_reduce ...")
+        str | None, typer.Option("--format", help="Of an import: table or kineto; default by its name.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Lines to list.")] = 40,
     json: Json = False,
@@ -52,7 +49,7 @@ def store(
     with Store(path, create=action in ("import", "merge")) as kept:
         answer: dict[str, object] = {"store": str(path)}
         if action == "import" and other is not None:
-            rows = _read_rows(other, kind=format, collective=collective)
+            rows = _read_rows(other, kind=format)
             answer["added"] = kept.append_all(rows)
             answer["known_already"] = len(rows) - int(str(answer["added"]))
         elif action == "export" and other is not None:
@@ -119,18 +116,12 @@ def _list(
     lead_to("learn", kept.path, "-o", "mine.json")
 
 
-def _read_rows(path: Path, *, kind: str | None, collective: str | None) -> "list[Row]":
+def _read_rows(path: Path, *, kind: str | None) -> "list[Row]":
     """Measurements of a file in the format that is named, or that its name says."""
-    from traincast.errors import InvalidInput, UnknownName
-    from traincast.store import IMPORTERS, import_nccl_tests
+    from traincast.errors import UnknownName
+    from traincast.store import IMPORTERS
 
-    by_suffix = {".csv": "table", ".parquet": "table", ".json": "kineto", ".gz": "kineto"}
-    kind = kind or by_suffix.get(path.suffix, "nccl-tests")
+    kind = kind or ("kineto" if path.suffix in (".json", ".gz") else "table")
     if kind not in IMPORTERS:
         raise UnknownName("format", kind, IMPORTERS)
-    if kind != "nccl-tests":
-        return IMPORTERS[kind](path)
-    if not path.is_file():
-        raise InvalidInput(f"there is no file {path}")
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return import_nccl_tests(text, collective=collective, source=f"nccl-tests:{path.name}")
+    return IMPORTERS[kind](path)

@@ -27,13 +27,13 @@ def token(
     import json as encoder
 
     from traincast.errors import InvalidInput, UnknownName
-    from traincast.service import State, open_shared
+    from traincast.service import State, open_database
 
     if action not in ("add", "list", "remove"):
         raise UnknownName("action", action, ("add", "list", "remove"))
     if (name is None) != (action == "list"):
         raise InvalidInput("add and remove take the name of a token, list takes none")
-    kept = State(open_shared(serving.find_state(state, database)))
+    kept = State(open_database(serving.find_state(state, database), is_owner=False))
     try:
         if action == "add":
             secret = kept.add_token(name or "", scope)

@@ -63,12 +63,6 @@ class Keys:
         found = self.first(*keys)
         return None if found is None else self._find(found)
 
-    def take_table(self, prefix: str) -> dict[str, Any]:
-        """Everything under a prefix."""
-        found = list(self.under(prefix))
-        self._taken.update(found)
-        return {key.removeprefix(f"{prefix}."): self.values[key] for key in found}
-
     def give_back(self, *keys: str) -> None:
         """What was looked at and could not be used is left over."""
         self._taken.difference_update(keys)

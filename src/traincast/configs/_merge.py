@@ -61,15 +61,11 @@ def _fill_in(question: Question, readings: Sequence[Reading]) -> Question:
             name: value for name, value in workload.items() if name not in sizes or name in question.workload.given()
         }
     return dataclasses.replace(
-        question,
-        source=source,
-        workload=WorkloadOptions(**workload),
+        question, source=source, workload=WorkloadOptions(**workload),
         cluster=_override(sections["cluster"], question.cluster),
-        parallelism={**sections["parallelism"], **question.parallelism},
-        job={**sections["job"], **question.job},
-        configs=(),
-        said=(*question.said, *said),
-    )
+        parallelism={**sections["parallelism"], **question.parallelism}, job={**sections["job"], **question.job},
+        configs=(), said=(*question.said, *said),
+    )  # fmt: skip
 
 
 _SHAPES = frozenset(

@@ -52,21 +52,16 @@ _PUBLISHED: tuple[tuple[str, str], ...] = (
     (r"llama-3-(?P<size>\d+b)", "meta-llama/Meta-Llama-3-{upper}"),
     (r"llama-3\.(?P<minor>\d)-(?P<size>\d+b)", "meta-llama/Llama-3.{minor}-{upper}"),
     (r"qwen(?P<minor>\d(?:\.\d)?)-(?P<size>[\d.]+b(?:-a\d+b)?)", "Qwen/Qwen{minor}-{upper}"),
-    (r"mistral-7b", "mistralai/Mistral-7B-v0.1"),
-    (r"mistral-7b-v(?P<minor>0\.\d)", "mistralai/Mistral-7B-v{minor}"),
+    (r"mistral-7b", "mistralai/Mistral-7B-v0.1"), (r"mistral-7b-v(?P<minor>0\.\d)", "mistralai/Mistral-7B-v{minor}"),
     (r"mixtral-8x(?P<size>\d+b)", "mistralai/Mixtral-8x{upper}-v0.1"),
-    (r"gemma-(?P<size>[27]b)", "google/gemma-{lower}"),
-    (r"gemma-2-(?P<size>\d+b)", "google/gemma-2-{lower}"),
+    (r"gemma-(?P<size>[27]b)", "google/gemma-{lower}"), (r"gemma-2-(?P<size>\d+b)", "google/gemma-2-{lower}"),
     (r"gemma-3-(?P<size>\d+b)", "google/gemma-3-{lower}-pt"),
     (r"(?P<size>gpt2(?:-medium|-large|-xl)?)", "openai-community/{lower}"),
-    (r"(?P<size>pythia-[\d.]+[mb])", "EleutherAI/{lower}"),
-    (r"(?P<size>opt-[\d.]+[mb])", "facebook/{lower}"),
-    (r"(?P<size>bloom-\d+[mb]\d?)", "bigscience/{lower}"),
-    (r"(?P<size>phi-[24])", "microsoft/{lower}"),
-    (r"(?P<size>falcon-\d+b)", "tiiuae/{lower}"),
-    (r"(?P<size>gpt-oss-\d+b)", "openai/{lower}"),
+    (r"(?P<size>pythia-[\d.]+[mb])", "EleutherAI/{lower}"), (r"(?P<size>opt-[\d.]+[mb])", "facebook/{lower}"),
+    (r"(?P<size>bloom-\d+[mb]\d?)", "bigscience/{lower}"), (r"(?P<size>phi-[24])", "microsoft/{lower}"),
+    (r"(?P<size>falcon-\d+b)", "tiiuae/{lower}"), (r"(?P<size>gpt-oss-\d+b)", "openai/{lower}"),
     (r"deepseek-(?P<size>v[23])", "deepseek-ai/DeepSeek-{upper}"),
-)
+)  # fmt: skip
 """Names of the catalogue and where their makers publish them."""
 
 
@@ -92,17 +87,12 @@ def find_config_class(name: str) -> str | None:
 
 _SIZES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "n_head_kv"),
-    "head_dim": ("head_dim",),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
-    "vocab": ("vocab_size",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok",),
-    "moe_ffn": ("moe_intermediate_size",),
-    "tied": ("tie_word_embeddings",),
-}
+    "hidden": ("hidden_size", "n_embd", "d_model"), "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "n_head_kv"), "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim"), "vocab": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"), "experts_per_token": ("num_experts_per_tok",),
+    "moe_ffn": ("moe_intermediate_size",), "tied": ("tie_word_embeddings",),
+}  # fmt: skip
 """Sizes of a transformer as config.json spells them."""
 
 

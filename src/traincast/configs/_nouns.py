@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.configs._keys import Keys
+from traincast.noun import noun
 from traincast.spec import QUESTION_FIELDS
 
 SAID, LOOSE, ASSUMED = 2, 1, 0
@@ -17,7 +18,7 @@ FIELDS: Mapping[str, type] = {
 """Everything that a configuration may say, by section and name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Setting:
     """A field of the question with the key that says it."""
 
@@ -26,7 +27,7 @@ class Setting:
     strength: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Reading:
     """One file, read."""
 
@@ -117,7 +118,7 @@ class Sheet:
     """Fields whose value it has no place for, though it is a usual one."""
     comments: list[str] = field(default_factory=list)
     program: str = ""
-    """What a launch script runs; of a recipe in Python its imports."""
+    """What a launch script runs."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a field, which counts as told."""
@@ -146,7 +147,7 @@ class Sheet:
             self.put(key, words[value])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ConfigFormat:
     """How one project writes its configurations."""
 

@@ -85,18 +85,6 @@ def read_liger(draft: Draft, *keys: str) -> None:
     draft.put("workload.loss_chunks", LIGER_CHUNKS, key)
 
 
-def write_lengths(sheet: Sheet, prompt: str, answer: str) -> None:
-    """Limits of prompts and responses, of which their means are taken to be half."""
-    usual = sheet.get("job.prompt_tokens")
-    sheet.put(prompt, None if usual is None else 2 * usual)
-    mean, most = sheet.fields.get("job.response_tokens"), sheet.fields.get("job.response_max")
-    limit = most or (None if mean is None else 2 * mean)
-    sheet.put(answer, limit)
-    sheet.told.add("job.response_max")
-    if mean is None or (limit is not None and max(1, limit // 2) == mean):
-        sheet.told.add("job.response_tokens")
-
-
 def assume_plain(draft: Draft) -> None:
     """What trainers do where nothing is said: replicas hold everything, and nothing runs again."""
     draft.assume("parallelism.zero", 0, "neither FSDP nor DeepSpeed is said, so replicas hold everything")
@@ -189,12 +177,8 @@ def read_fsdp_table(draft: Draft, table: Mapping[str, str]) -> None:
     if strategy is not None:
         value = keys.word(strategy)
         word = {
-            "true": "full_shard",
-            "false": "shard_grad_op",
-            "1": "full_shard",
-            "2": "shard_grad_op",
-            "3": "no_shard",
-        }.get(str(value).lower(), str(value).lower())
+            "true": "full_shard", "false": "shard_grad_op", "1": "full_shard", "2": "shard_grad_op", "3": "no_shard",
+        }.get(str(value).lower(), str(value).lower())  # fmt: skip
         if word in _SHARDING:
             draft.put("parallelism.zero", _SHARDING[word], strategy)
             if word.startswith("hybrid"):
@@ -276,44 +260,6 @@ def read_adapter(
         draft.unmapped[targets] = f"{', '.join(others[:4])} not known as layers"
     if known:
         draft.put("workload.adapter_targets", ",".join(dict.fromkeys(known)), targets)
-
-
-def write_trainer(sheet: Sheet, prefix: str = "") -> None:
-    """The same arguments from fields."""
-    sheet.copy("workload.batch", f"{prefix}per_device_train_batch_size")
-    sheet.copy("parallelism.micro_batches", f"{prefix}gradient_accumulation_steps")
-    sheet.copy("job.steps", f"{prefix}max_steps")
-    sheet.copy("job.epochs", f"{prefix}num_train_epochs")
-    sheet.translate("parallelism.recompute", {"full": True, "none": False}, f"{prefix}gradient_checkpointing")
-    if sheet.get("job.checkpoint_every_steps"):
-        sheet.put(f"{prefix}save_strategy", "steps")
-        sheet.copy("job.checkpoint_every_steps", f"{prefix}save_steps")
-    if sheet.get("job.evaluation_every_steps"):
-        sheet.put(f"{prefix}eval_strategy", "steps")
-        sheet.copy("job.evaluation_every_steps", f"{prefix}eval_steps")
-    write_precision(sheet, prefix)
-    write_optimizer(sheet, f"{prefix}optim")
-    if sheet.get("job.compiled"):
-        sheet.put(f"{prefix}torch_compile", True)
-
-
-def write_precision(sheet: Sheet, prefix: str = "") -> None:
-    word = str(sheet.get("workload.precision", ""))
-    if word.startswith(("bf16", "fp16")):
-        sheet.put(f"{prefix}{word[:4]}", True)
-    elif word == "tf32":
-        sheet.put(f"{prefix}tf32", True)
-
-
-def write_optimizer(sheet: Sheet, key: str) -> None:
-    words = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd", "lion": "lion_32bit",
-             "lion-8bit": "lion_8bit", "adagrad": "adagrad", "rmsprop": "rmsprop"}  # fmt: skip
-    name = sheet.fields.get("workload.optimizer")
-    if name == "adamw" and sheet.get("workload.implementation") == "fused":
-        sheet.told.add("workload.optimizer")
-        sheet.put(key, "adamw_torch_fused")
-        return
-    sheet.translate("workload.optimizer", words, key)
 
 
 def write_deepspeed_name(sheet: Sheet, start: str) -> bool:

@@ -15,7 +15,8 @@ from traincast.errors import IllegalPlan, InvalidInput
 from traincast.spec import SHAPE, ConfigText, Parallelism, Question, RegimeOptions
 
 _MUST = {
-    "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "virtual_stages": 1, "shard": None,
+    "tensor": 1, "pipeline": 1, "context": 1, "context_method": "ring", "expert": 1, "zero": 0, "virtual_stages": 1,
+    "shard": None,
     "offload_optimizer": False, "offload_weights": False, "offload_activations": False, "servers": 0, "asynchronous": False,
     "recompute": "none", "micro_batches": 1,
 }  # fmt: skip
@@ -60,7 +61,7 @@ def _fill(
 
 def _compare(chosen: ConfigFormat, sheet: Sheet, text: str) -> list[str]:
     """The file is read back: what it says otherwise, or not at all, becomes a comment in it."""
-    suffix = {"shell": "sh", "python": "py"}.get(chosen.syntax, chosen.syntax)
+    suffix = "sh" if chosen.syntax == "shell" else chosen.syntax
     reading = read_config(ConfigText(name=f"written.{suffix}", text=text, format=chosen.name))
     lost = []
     for name in _ECHOED:
@@ -134,8 +135,7 @@ def _check_regime(chosen: ConfigFormat, sheet: Sheet) -> None:
         if sheet.fields.get(name) and name not in sheet.told:
             short = name.partition(".")[2]
             raise IllegalPlan(
-                f"{chosen.title}'s file has no place for {short} = {sheet.fields[name]}; emit another format, such as trl or "
-                "openrlhf"
+                f"{chosen.title}'s file has no place for {short} = {sheet.fields[name]}; emit another format"
             )
     sheet.comments += [
         f"{item.name} = {value} has no place in this file"
@@ -170,19 +170,11 @@ def _toml(value: Any) -> str:
 
 
 def _write_shell(sheet: Sheet) -> str:
-    program = sheet.program
     nodes, each = sheet.fields.get("cluster.nodes", 1), sheet.fields.get("cluster.devices_per_node", 1)
-    start = (
-        program
-        if program.startswith(("deepspeed", "python3"))
-        else f"torchrun --nnodes {nodes} --nproc_per_node {each} {program}"
-    )
-    if program.startswith("deepspeed"):
-        start = f"deepspeed --num_nodes {nodes} --num_gpus {each}{program.removeprefix('deepspeed')}"
+    start = f"torchrun --nnodes {nodes} --nproc_per_node {each} {sheet.program}"
     words = []
-    dashes = "." not in "".join(sheet.tree)
     for key, value in sheet.tree.items():
-        name = f"--{key.replace('_', '-') if dashes else key}"
+        name = f"--{key.replace('_', '-')}"
         if value is True:
             words.append(name)
         elif value is not None and value is not False:
@@ -191,32 +183,11 @@ def _write_shell(sheet: Sheet) -> str:
     return "#!/bin/bash\n" + _comments(sheet) + " \\\n    ".join([start, *words]) + "\n"
 
 
-def _write_python(sheet: Sheet) -> str:
-    """A recipe: a function that returns what is built."""
-    name = "".join(letter if letter.isalnum() else "_" for letter in str(sheet.fields.get("source", "job")))
-    return f"{_comments(sheet)}{sheet.program}\n\ndef {name}():\n    return {_python(sheet.tree, 1)}\n"
-
-
-def _python(value: Any, indent: int) -> str:
-    """A literal; a table with `_target_` is a call of it."""
-    if isinstance(value, Mapping) and "_target_" in value:
-        pad = "    " * (indent + 1)
-        given = [_python(one, indent + 1) for one in value.get("_args_", ())]
-        given += [
-            f"{key}={_python(one, indent + 1)}" for key, one in value.items() if key not in ("_target_", "_args_")
-        ]
-        body = "".join(f"\n{pad}{one}," for one in given)
-        return f"{value['_target_']}({body}\n{'    ' * indent})" if given else f"{value['_target_']}()"
-    if isinstance(value, list):
-        return f"[{', '.join(_python(one, indent) for one in value)}]"
-    return repr(value)
-
-
 def _comments(sheet: Sheet) -> str:
     return "".join(f"# {line}\n" for line in sheet.comments)
 
 
-_TEXTS = {"json": _write_json, "yaml": _write_yaml, "toml": _write_toml, "shell": _write_shell, "python": _write_python}
+_TEXTS = {"json": _write_json, "yaml": _write_yaml, "toml": _write_toml, "shell": _write_shell}
 
 
 def write_yaml(value: Any, *, indent: int = 0) -> str:

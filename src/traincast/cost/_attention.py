@@ -4,43 +4,43 @@ Blocks of queries are dealt to multiprocessors; the longest block bounds the res
 bandwidth or the clock of the device grows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.catalog import read_constants
 from traincast.cost._bounds import product_flop_per_s
-from traincast.cost._products import UNKNOWN_SM, ProductLaw, Timed, ease, held_share, step_share, traffic_s
+from traincast.cost._products import CONSTANTS as MATMULS
+from traincast.cost._products import ProductLaw, Timed, held_share, step_share, traffic_s
+from traincast.noun import noun
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
 
-KERNELS: dict[str, float] = {"flash-1": 1.6, "flash-2": 1.0, "flash-3": 1.0, "cudnn": 1.0, "efficient": 1.5}
-"""Generations of fused kernels and their time per pair beside the second (Dao 2023: the first and the memory-efficient one
-reach 0.6 to 0.7 of its rate)."""
-REGISTER_FED_KERNELS = ("flash-1", "flash-2", "efficient")
-REGISTER_FED_FLOP_PER_SM_CYCLE = 2200.0
-"""What instructions that read operands from registers reach of newer matrix units in 16 bits: FlashAttention-2 runs at 380
-TFLOP/s on an H100 where FlashAttention-3 runs at 620 (Shah et al. 2024)."""
-EXPONENTIALS_PER_SM_CYCLE = 16.0
-"""Of the special function units, on every chip since Volta but the one below."""
-DOUBLED = "blackwell ultra"
-"""The architecture whose special function units were doubled for attention."""
-ROWS = (128.0, 64.0)
-"""Queries in a block, as kernels choose."""
-SPLITS = (1.0, 2.0, 4.0, 8.0)
-"""Into how many parts the keys may be cut where few blocks leave multiprocessors idle."""
-BACKWARD_FLOP = 2.5
-"""Five products instead of two (Dao et al. 2022)."""
-HEAD_MULTIPLE = 8.0
-"""Head sizes that are no multiple of it are copied to a padded one first."""
-EASED = 0.4
-"""Of the logarithm of what attention loses beside products, that units doing half as much per cycle do not lose."""
-LONGEST_NORM = 4.0
-UNKNOWN_CLOCK_HZ = 1.5e9
+
+@noun
+class AttentionConstants:
+    """Of the document `attention`, which says what each is."""
+
+    kernels: Mapping[str, float]
+    register_fed_kernels: tuple[str, ...]
+    register_fed_flop_per_sm_cycle: float
+    exponentials_per_sm_cycle: float
+    doubled_exponentials: str
+    rows: tuple[float, float]
+    splits: tuple[float, ...]
+    backward_flop: float
+    head_multiple: float
+    longest_norm: float
+    unknown_clock_hz: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+CONSTANTS = read_constants(AttentionConstants, "attention")
+
+
+@noun
 class AttentionLaw:
     """Fitted by research/fits/kernels to forward kernels in bf16."""
 
@@ -103,8 +103,8 @@ def mean_keys(shape: AttentionShape) -> Array:
 def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, device: Device, dtype: str, *,
                    lone: bool = False) -> Timed:  # fmt: skip
     """Seconds of each fused kernel in `dtype`."""
-    num_sm = float(device.num_sm or UNKNOWN_SM)
-    clock_hz = device.clock_hz or UNKNOWN_CLOCK_HZ
+    num_sm = float(device.num_sm or MATMULS.unknown_sm)
+    clock_hz = device.clock_hz or CONSTANTS.unknown_clock_hz
     pair_s = _pair_s(law, products, shape, device, dtype, lone=lone)
     # The backward pass deals out blocks of keys, each of which walks over the queries that see it.
     back = shape.backward > 0
@@ -113,21 +113,21 @@ def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShap
     window = np.minimum(shape.window, walked)
     edges = (shape.causal > 0) * (1.0 + (shape.window < shape.keys))
     best: Array | None = None
-    for rows, slower in zip(ROWS, (1.0, law.half_block), strict=True):
+    for rows, slower in zip(CONSTANTS.rows, (1.0, law.half_block), strict=True):
         edge = law.diagonal * rows
         visited = np.minimum(met + edges * edge, walked)
         longest = np.minimum(window + edges * edge, walked)
-        for parts in SPLITS:
+        for parts in CONSTANTS.splits:
             waves = shape.sequences * np.ceil(dealt / rows) * (parts / num_sm)
             filled = np.maximum(waves + law.wave_loss * (np.ceil(waves) - waves), 1.0)
             per_key_s = pair_s * (rows * slower / parts)
             start_s = law.block_cycles / clock_hz
             body_s = (
-                (filled * (visited * per_key_s + start_s)) ** LONGEST_NORM
-                + (longest * per_key_s + start_s) ** LONGEST_NORM
-            ) ** (1.0 / LONGEST_NORM)
+                (filled * (visited * per_key_s + start_s)) ** CONSTANTS.longest_norm
+                + (longest * per_key_s + start_s) ** CONSTANTS.longest_norm
+            ) ** (1.0 / CONSTANTS.longest_norm)
             if parts > 1:
-                merged = 8.0 * parts * shape.sequences * dealt * shape.size
+                merged = 8 * parts * shape.sequences * dealt * shape.size
                 body_s = body_s + law.merge * merged / device.memory_bytes_per_s + law.merge_s
             best = body_s if best is None else np.minimum(best, body_s)
     memory_s = traffic_s(products, shape.num_bytes, device, resident=None if lone else np.zeros_like(shape.num_bytes))
@@ -140,8 +140,8 @@ def time_attention(law: AttentionLaw, products: ProductLaw, shape: AttentionShap
 def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, device: Device, dtype: str, *,
             lone: bool) -> Array:  # fmt: skip
     """Seconds of one multiprocessor for one query and one key: two products and an exponential."""
-    num_sm = float(device.num_sm or UNKNOWN_SM)
-    clock_hz = device.clock_hz or UNKNOWN_CLOCK_HZ
+    num_sm = float(device.num_sm or MATMULS.unknown_sm)
+    clock_hz = device.clock_hz or CONSTANTS.unknown_clock_hz
     peak, _ = product_flop_per_s(device, dtype)
     need = law.power_need
     held = (
@@ -149,14 +149,15 @@ def _pair_s(law: AttentionLaw, products: ProductLaw, shape: AttentionShape, devi
         if lone
         else step_share(products, device, dtype, need=need)
     )
-    # Units that are slow beside their multiprocessor wait less for what runs between their products.
-    share = (law.cap / products.cap) ** (1.0 - EASED * ease(device, dtype)) * held
+    share = law.cap / products.cap * held
     rate = peak / num_sm * share
-    old_rate = min(float(rate), law.cap * REGISTER_FED_FLOP_PER_SM_CYCLE * clock_hz)
-    padded = np.ceil(shape.size / HEAD_MULTIPLE / 2.0) * (HEAD_MULTIPLE * 2.0) + law.head_waste
-    product_s = 4.0 * padded / np.where(shape.register_fed > 0, old_rate, rate)
-    product_s = product_s * np.where(shape.backward > 0, BACKWARD_FLOP / law.backward_share, 1.0)
-    units = EXPONENTIALS_PER_SM_CYCLE * (2.0 if DOUBLED in device.architecture.lower() else 1.0)
+    old_rate = min(float(rate), law.cap * CONSTANTS.register_fed_flop_per_sm_cycle * clock_hz)
+    padded = np.ceil(shape.size / CONSTANTS.head_multiple / 2.0) * (CONSTANTS.head_multiple * 2.0) + law.head_waste
+    product_s = 4 * padded / np.where(shape.register_fed > 0, old_rate, rate)
+    product_s = product_s * np.where(shape.backward > 0, CONSTANTS.backward_flop / law.backward_share, 1.0)
+    units = CONSTANTS.exponentials_per_sm_cycle * (
+        2.0 if CONSTANTS.doubled_exponentials in device.architecture.lower() else 1.0
+    )
     exponential_s = 1.0 / (units * clock_hz * law.exponential_share)
     joined = (product_s**law.join + exponential_s**law.join) ** (1.0 / law.join)
     return np.asarray(joined * shape.slowdown, dtype=np.float64)

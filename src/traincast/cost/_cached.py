@@ -2,9 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.cost import OpModel
+from traincast.noun import noun
 from traincast.spec import Device, Estimate, Op
 
 CAPACITY = 256
@@ -13,7 +14,7 @@ _Key = tuple[str, tuple[int, ...]]
 _Entry = tuple[tuple[Op, ...], tuple[Estimate, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Cached:
     """Any op model, with its last answers kept. Devices of one name are taken to be equal, as in the catalogue."""
 

@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from traincast.catalog import read_constant_table
 from traincast.cost import CostModel
 from traincast.cost._interaction import WEIGHTS, Interacting, load_network
 from traincast.cost._sync import clock_scale, price_collectives
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Cluster, Estimate, MachineRates, Op, Stage
 from traincast.units import NORMAL_90
 
+LEAST_LOG_SIGMA: float = read_constant_table(float, "calibrated")["least_log_sigma"]
 Others = Callable[[Stage, Cluster], tuple[Estimate, ...]]
 """What prices the tasks that were not measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Calibrated:
     """A cost model for the machine of a calibration; collectives it does not know are left to another model."""
 
@@ -31,13 +33,12 @@ class Calibrated:
             if isinstance(task, Op):
                 estimates.append(self._estimate_op(task).scaled(scale))
             elif index in known:
-                spread = max(self.rates.collectives[task.kind].log_spread, 0.05)
+                spread = max(self.rates.collectives[task.kind].log_spread, LEAST_LOG_SIGMA)
                 estimates.append(_with_interval(known[index], spread, limit="communication", ground="measured"))
             else:
                 if self.others is None:
                     raise InvalidInput(
-                        f"calibration {self.rates.name!r} holds no {task.kind}; calibrate with --testbed, or "
-                        "give another model for what it does not know"
+                        f"calibration {self.rates.name!r} holds no {task.kind}; give another model for what it does not know"
                     )
                 others = others or self.others(stage, cluster)
                 estimates.append(others[index])

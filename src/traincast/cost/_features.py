@@ -4,13 +4,14 @@ No feature is a raw number of the device: each relates the kernel to it (waves, 
 each saturates, because real models always lie outside the measured range of sizes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.catalog import read_constants
+from traincast.cost._bounds import CONSTANTS as BOUNDS
 from traincast.cost._bounds import (
-    KERNEL_FLOOR_S,
     PowerLaw,
     generation,
     l2_bytes_per_s,
@@ -18,6 +19,7 @@ from traincast.cost._bounds import (
     usable_share,
     uses_matrix_units,
 )
+from traincast.noun import noun
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
@@ -41,22 +43,41 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """The fitted families of kernels and the columns that describe one kernel of each."""
 
-MAX_UTILIZATION = 0.97
-"""The best share of a nominal peak that large products were measured at, on any device."""
 TILES = ((128, 128), (64, 64), (32, 128))
-WINOGRAD = 2.25
-"""A 3x3 stride-1 convolution needs this many fewer multiplications with F(2x2, 3x3) tiles (Lavin and Gray 2016)."""
-LONGEST_LOG2 = 8.0
-"""Of streaming kernels, in 5 microseconds: where features stop growing."""
-MAXWELL_STRIP = 32
-VOLTA_STRIP = 1024
-"""Rows of the output one wave of thread blocks covers: what it does not keep in L2 it reads again from DRAM.
-
-The Maxwell kernels walk row by row of tiles; later ones walk in blocks of tiles.
-"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
+class OperatorConstants:
+    """Of the document `operators`, which says what each is."""
+
+    max_utilization: float
+    winograd: float
+    longest_log2: float
+    short_s: float
+    maxwell_strip: int
+    volta_strip: int
+    unknown_l2_bytes: float
+    unknown_sm: int
+    repeated_share: float
+    repeated_until: float
+    repeated_width: float
+    recent: float
+    unlike: float
+    slack: float
+    reach: float
+    nearest: float
+    chip: float
+    memory: float
+    other_vendor: float
+    streamed_generations: float
+    least_voice: float
+    outside_factor: float
+
+
+CONSTANTS = read_constants(OperatorConstants, "operators")
+
+
+@noun
 class Bounded:
     """Kernels of one family on one device: the seconds no kernel can beat, and what the utilisation depends on."""
 
@@ -79,7 +100,7 @@ class Shapes:
         self.tiled: _Tiled | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Tiled:
     """Products by shape alone."""
 
@@ -95,25 +116,7 @@ def describe(family: str, columns: Array | Shapes, device: Device, law: PowerLaw
              soak: Array | float = 0.0, resident: Array | None = None) -> Bounded:  # fmt: skip
     """`resident`: share of each kernel's bytes that are in L2 when it starts; None: as in a benchmark that repeats a call."""
     shapes = columns if isinstance(columns, Shapes) else Shapes(family, columns)
-    return _DESCRIBE[family](shapes, _machine_of(device, law, dtype, soak), resident)
-
-
-_MACHINES: dict[tuple[int, int, str, float], tuple[Device, PowerLaw, "_Machine"]] = {}
-_MOST_MACHINES = 512
-
-
-def _machine_of(device: Device, law: PowerLaw, dtype: str, soak: Array | float) -> "_Machine":
-    """Of the last devices asked for: the same few are asked again for every kernel family of every plan."""
-    if not isinstance(soak, float):
-        return _Machine(device, law, dtype, soak)
-    key = id(device), id(law), dtype, soak
-    found = _MACHINES.get(key)
-    if found is None:
-        if len(_MACHINES) >= _MOST_MACHINES:
-            _MACHINES.clear()
-        # Device and law are kept with what follows from them, so no others can come by their identities.
-        found = _MACHINES[key] = device, law, _Machine(device, law, dtype, soak)
-    return found[2]
+    return _DESCRIBE[family](shapes, _Machine(device, law, dtype, soak), resident)
 
 
 class _Machine:
@@ -126,14 +129,15 @@ class _Machine:
         self.wide_flop_per_s = product_flop_per_s(device, "fp32")[0] * usable_share(device, "fp32", law, soak=soak)
         self.dram_bytes_per_s = device.memory_bytes_per_s
         self.l2_bytes_per_s = l2_bytes_per_s(device)
-        self.l2_bytes = device.l2_bytes or 4e6
-        self.num_sm = float(device.num_sm or 80)
+        self.l2_bytes = device.l2_bytes or CONSTANTS.unknown_l2_bytes
+        self.num_sm = float(device.num_sm or CONSTANTS.unknown_sm)
         self.maxwell = generation(device) < 1.0
         self.matrix = uses_matrix_units(device, real)
 
     def memory_s(self, num_bytes: Array, resident: Array | None) -> Array:
         if resident is None:
-            resident = 0.97 * np.clip((1.6 - num_bytes / self.l2_bytes) / 0.8, 0.0, 1.0)
+            c, caches = CONSTANTS, num_bytes / self.l2_bytes
+            resident = c.repeated_share * np.clip((c.repeated_until - caches) / c.repeated_width, 0.0, 1.0)
         return num_bytes * ((1.0 - resident) / self.dram_bytes_per_s + resident / self.l2_bytes_per_s)
 
 
@@ -177,19 +181,23 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     compulsory_s = machine.memory_s(num_bytes, resident)
     panel = item_bytes * np.minimum(m * k, k * n)
     missing = np.clip(np.log2(np.maximum(panel / (0.5 * machine.l2_bytes), 1e-9)) / 2, 0.0, 1.0)
-    strip = np.where(transposed > 0, MAXWELL_STRIP, 2 * MAXWELL_STRIP) if machine.maxwell else float(VOLTA_STRIP)
+    strip = (
+        np.where(transposed > 0, CONSTANTS.maxwell_strip, 2 * CONSTANTS.maxwell_strip)
+        if machine.maxwell
+        else float(CONSTANTS.volta_strip)
+    )
     again = missing * item_bytes * batch * m * n * k / np.minimum(strip, np.maximum(np.maximum(m, n), 1.0))
     memory_s = compulsory_s + again / machine.dram_bytes_per_s
     bound_s = _join_limits(compute_s, memory_s)
     # Utilisation was measured in fp32 only: other formats ask for that of the same product in fp32, so that a fast matrix
     # unit does not make a large product look like a small one.
     wide_s = work / machine.wide_flop_per_s
-    wide_bytes = 4.0 / item_bytes
+    wide_bytes = 4 / item_bytes
     wide_memory_s = memory_s * wide_bytes
     tiled = shapes.tiled = shapes.tiled or _tile(batch, m, n, k, transposed)
     features = [
         _log2(wide_s / np.maximum(wide_memory_s, 1e-12), -4, 6),
-        _log2(_join_limits(wide_s, wide_memory_s) / 5e-6, -2, 8),
+        _log2(_join_limits(wide_s, wide_memory_s) / CONSTANTS.short_s, -2, 8),
         *tiled.sizes,
         _log2(wide_bytes * num_bytes / machine.l2_bytes, -4, 6),
     ]
@@ -200,7 +208,7 @@ def _product(batch: Array, m: Array, n: Array, k: Array, transposed: Array, num_
     return Bounded(
         features=np.stack(features).T,
         bound_s=bound_s,
-        floor_s=np.maximum(work / (MAX_UTILIZATION * machine.peak_flop_per_s), compulsory_s),
+        floor_s=np.maximum(work / (CONSTANTS.max_utilization * machine.peak_flop_per_s), compulsory_s),
         compute_s=compute_s,
         memory_s=memory_s,
     )
@@ -227,7 +235,7 @@ def _describe_conv(shapes: Shapes, machine: _Machine, resident: Array | None) ->
     item = shape["item_bytes"]
     images = shape["batch"] * (shape["in_channels"] * shape["in_numel"] + shape["out_channels"] * shape["out_numel"])
     winograd = (shape["taps"] == 9) & (shape["strided"] == 0) & (groups == 1) & (not machine.matrix)
-    work = 2.0 * groups * m * n * k / np.where(winograd, WINOGRAD, 1.0)
+    work = 2.0 * groups * m * n * k / np.where(winograd, CONSTANTS.winograd, 1.0)
     nothing = np.zeros_like(m)
     base = _product(groups, m, n, k, nothing, item * (images + weights), item, work, machine, resident, shapes)
     extra = np.stack(
@@ -246,12 +254,12 @@ def _describe_conv(shapes: Shapes, machine: _Machine, resident: Array | None) ->
 def _describe_pointwise(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
     shape = shapes.columns
     memory_s = machine.memory_s(shape["bytes"], resident)
-    bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
+    bound_s = np.maximum(memory_s, BOUNDS.kernel_floor_s / 2)
     features = np.stack(
         [
-            _log2(bound_s / 5e-6, -1, LONGEST_LOG2),
-            np.minimum(bound_s, 5e-6) / bound_s,
-            np.minimum(shape["inputs"], 3.0),
+            _log2(bound_s / CONSTANTS.short_s, -1, CONSTANTS.longest_log2),
+            np.minimum(bound_s, CONSTANTS.short_s) / bound_s,
+            np.minimum(shape["inputs"], 3),
             shape["heavy"],
             shape["aligned"],
         ],
@@ -263,14 +271,14 @@ def _describe_pointwise(shapes: Shapes, machine: _Machine, resident: Array | Non
 def _describe_rows(shapes: Shapes, machine: _Machine, resident: Array | None) -> Bounded:
     shape = shapes.columns
     memory_s = machine.memory_s(shape["bytes"], resident)
-    bound_s = np.maximum(memory_s, KERNEL_FLOOR_S / 2)
+    bound_s = np.maximum(memory_s, BOUNDS.kernel_floor_s / 2)
     rows, cols = shape["rows"], shape["cols"]
     # One warp holds rows of up to 1024 in registers; wider rows take a block each and a second pass.
     per_warp = (cols <= 1024).astype(np.float64)
     features = np.stack(
         [
-            _log2(bound_s / 5e-6, -1, LONGEST_LOG2),
-            np.minimum(bound_s, 5e-6) / bound_s,
+            _log2(bound_s / CONSTANTS.short_s, -1, CONSTANTS.longest_log2),
+            np.minimum(bound_s, CONSTANTS.short_s) / bound_s,
             _log2(cols, 4, 13),
             per_warp,
             per_warp * cols / 2.0 ** np.ceil(np.log2(np.maximum(cols, 1.0))),
@@ -285,7 +293,7 @@ def _describe_rows(shapes: Shapes, machine: _Machine, resident: Array | None) ->
 def saturate(features: Array) -> Array:
     """The same streaming kernels, so long that neither start nor end shows."""
     long = features.copy()
-    long[:, 0], long[:, 1] = LONGEST_LOG2, 2.0**-LONGEST_LOG2
+    long[:, 0], long[:, 1] = CONSTANTS.longest_log2, 2.0**-CONSTANTS.longest_log2
     return long
 
 

@@ -14,8 +14,20 @@ def _price_by_roofline(stack: Stack) -> CostModel:
     return Pricing(ops=Roofline(), stack=stack, interaction=None)
 
 
+def _price_operators(stack: Stack) -> CostModel:
+    return Pricing(stack=stack, interaction=None)
+
+
+def _price_by_neighbours(stack: Stack) -> CostModel:
+    from traincast.cost._interaction.pricing import GraphPricing, load_graph_network
+
+    return GraphPricing(stack=stack, interaction=None, network=load_graph_network())
+
+
 COST_MODELS: Registry[Callable[[Stack], CostModel]] = Registry(
-    kind="cost model", entries={"roofline": _price_by_roofline}, plural="cost models"
+    kind="cost model",
+    plural="cost models",
+    entries={"roofline": _price_by_roofline, "operators": _price_operators, "graph-network": _price_by_neighbours},
 )
 """An entry makes the cost model for the software that runs a job. Entry points stand in the group `traincast.cost_models`."""
 

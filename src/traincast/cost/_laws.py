@@ -4,20 +4,21 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from traincast.cost._attention import AttentionLaw
+from traincast.cost._bounds import find_silicon
 from traincast.cost._products import GroupLaw, ProductLaw, TileLaw
-from traincast.cost._silicon import find_silicon
+from traincast.noun import noun
 from traincast.spec import Device, DeviceLevel
 
 KERNELS = Path(__file__).parent / "weights" / "kernels.json"
 FP8_FORMATS = ("fp8", "int8", "fp4")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class KernelLaws:
     """One law per family of kernels; products in one byte and less have their own shape."""
 

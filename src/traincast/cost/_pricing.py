@@ -1,23 +1,24 @@
 """The default cost model: an op model for what devices do, a collective model for what links do, a stack between them."""
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, fields, replace
 from typing import Protocol
 
 from traincast.cost import OpModel
-from traincast.cost._alignment import VECTOR_BYTES, row_alignment
-from traincast.cost._collectives import Pipelined, find_route
+from traincast.cost._alignment import CONSTANTS as ALIGNMENT
+from traincast.cost._alignment import row_alignment
+from traincast.cost._collectives import Pipelined
 from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
-from traincast.cost._routes import part_replicas
+from traincast.cost._routes import find_route, part_replicas
 from traincast.cost._stack import price_collective, price_op
 from traincast.errors import InvalidInput
 from traincast.memo import Remember, compute
+from traincast.noun import noun
 from traincast.spec import Cluster, Collective, Device, Estimate, Op, Stack, Stage
 from traincast.units import DTYPE_BYTES
 
-CONVOLUTION_FACTS = ("turned_images", "grouped_gradients_on_lanes", "wide_tiles")
 STREAMED = ("elementwise", "dropout", "copy")
 """Kinds of ops that frameworks run with their kernels for elementwise functions."""
 
@@ -31,7 +32,7 @@ def default_ops() -> OpModel:
     return load_learned() if WEIGHTS.is_file() else Roofline()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Pricing:
     """Prices each task by its sort. On mixed devices every op takes as long as on the slowest, which the others await."""
 
@@ -53,27 +54,22 @@ class Pricing:
         flat = [value for pair in devices for value in pair]
         priced = list(remember(_price_ops, self.ops, self.stack, (), passes, *flat))
         if update:
-            first = remember(_open_ops, self.ops)
-            update = tuple([first.setdefault(_value_of(op), op) for op in update])
+            update = remember(_FirstOps, self.ops).find(update)
             cached = recent_ops(passes, update, max(device.l2_bytes or 0.0 for device, _ in devices))
             priced += remember(_price_ops, self.ops, self.stack, cached, update, *flat)
-        known: dict[Collective, Estimate] = remember(_open_table, self.collectives, self.stack, cluster)
+        sent = remember(_Prices, self.collectives, self.stack, cluster)
         following = iter(priced)
-        estimates: list[Estimate] = []
-        for task in stage.tasks:
-            if isinstance(task, Op):
-                estimates.append(next(following))
-                continue
-            found = known.get(task)
-            if found is None:
-                found = known[task] = remember(_price_collective, self.collectives, self.stack, task, cluster)
-            estimates.append(found)
-        return tuple(estimates)
+        return tuple([next(following) if isinstance(task, Op) else sent.find(task, remember) for task in stage.tasks])
 
 
-def _open_ops(model: OpModel) -> dict[Hashable, Op]:
-    """The first of equal ops of updates, by value: replicas that share state in other ways may update the same share of it."""
-    return {}
+class _FirstOps:
+    """The first of equal ops of updates: replicas that share state in other ways may update the same share of it."""
+
+    def __init__(self, model: OpModel) -> None:
+        self._first: dict[Hashable, Op] = {}
+
+    def find(self, ops: Sequence[Op]) -> tuple[Op, ...]:
+        return tuple([self._first.setdefault(_value_of(op), op) for op in ops])
 
 
 def _value_of(op: Op) -> Hashable:
@@ -85,13 +81,23 @@ def _value_of(op: Op) -> Hashable:
 _OP_FIELDS = tuple(item.name for item in fields(Op) if item.name != "attrs")
 
 
-def _open_table(model: CollectiveModel, stack: Stack, cluster: Cluster) -> dict[Collective, Estimate]:
-    """Collectives of a cluster that were priced before, by their values: plans of one search send the same ones again."""
-    return {}
+class _Prices:
+    """Of the collectives of one cluster that were priced before, by their values: plans of one search send the same again."""
+
+    def __init__(self, model: CollectiveModel, stack: Stack, cluster: Cluster) -> None:
+        self._model, self._stack, self._cluster = model, stack, cluster
+        self._known: dict[Collective, Estimate] = {}
+
+    def find(self, task: Collective, remember: Remember) -> Estimate:
+        found = self._known.get(task)
+        if found is None:
+            found = remember(_price_collective, self._model, self._stack, task, self._cluster)
+            self._known[task] = found
+        return found
 
 
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
-    if stack.plan.own_containers:
+    if "own_containers" in stack.plan.runs:
         cluster = part_replicas(cluster)
     crosses = find_route(task, cluster).num_nodes > 1
     return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
@@ -117,20 +123,17 @@ def _price_ops(
 
 
 def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
-    """Convolutions, norms and products of odd widths say what the stack's code and its libraries do with them."""
-    kernels = stack.kernels
-    if kernels.pads_vocabulary or kernels.pads_heads:
-        ops = tuple([_mark_padded(op, stack) if op.kind == "matmul" else op for op in ops])
-    facts = {name: True for name in CONVOLUTION_FACTS if getattr(kernels, name)}
-    if kernels.products_by_sample:
-        ops = tuple([_mark_sampled(op) if "by_sample" in op.attrs else op for op in ops])
-    if kernels.short_vectors:
-        ops = tuple([_mark_short(op) if DTYPE_BYTES[op.dtype] == 2.0 and is_streamed(op) else op for op in ops])
-    given = {"given_statistics": True} if kernels.statistics_in_convolutions else {}
-    if not facts and not given:
+    """Operations say what the framework's code and its libraries do with them: what the framework's kernels are said to do
+    stands among the attributes of the operations that it concerns."""
+    concerned = [(_MARKS.get(name, name), CONCERNS[name]) for name in stack.kernels]
+    if not concerned:
         return ops
-    marks = {"conv": facts, "norm": given}
-    return tuple([replace(op, attrs={**op.attrs, **marks[op.kind]}) if marks.get(op.kind) else op for op in ops])
+    return tuple([_mark(op, concerned) for op in ops])
+
+
+def _mark(op: Op, concerned: Sequence[tuple[str, Callable[[Op], bool]]]) -> Op:
+    marks = {name: True for name, concerns in concerned if concerns(op)}
+    return replace(op, attrs={**op.attrs, **marks}) if marks else op
 
 
 def is_streamed(op: Op) -> bool:
@@ -138,17 +141,24 @@ def is_streamed(op: Op) -> bool:
     return op.kind in STREAMED or (op.kind == "embedding" and op.phase != "backward")
 
 
-def _mark_short(op: Op) -> Op:
-    return replace(op, attrs={**op.attrs, "short_vectors": True})
+def _is_conv(op: Op) -> bool:
+    return op.kind == "conv"
 
 
-def _mark_sampled(op: Op) -> Op:
-    return replace(op, attrs={**op.attrs, "products_by_sample": True})
+def _is_ragged(op: Op) -> bool:
+    return op.kind == "matmul" and row_alignment(op) < ALIGNMENT.vector_bytes
 
 
-def _mark_padded(op: Op, stack: Stack) -> Op:
-    padded = stack.kernels.pads_heads if op.attrs["batch"] != 1 else stack.kernels.pads_vocabulary
-    return replace(op, attrs={**op.attrs, "padded": True}) if padded and row_alignment(op) < VECTOR_BYTES else op
+CONCERNS: Mapping[str, Callable[[Op], bool]] = {
+    "turned_images": _is_conv, "grouped_gradients_on_lanes": _is_conv, "wide_tiles": _is_conv,
+    "statistics_in_convolutions": lambda op: op.kind == "norm",
+    "products_by_sample": lambda op: "by_sample" in op.attrs,
+    "short_vectors": lambda op: DTYPE_BYTES[op.dtype] == 2.0 and is_streamed(op),
+    "pads_vocabulary": lambda op: _is_ragged(op) and op.attrs["batch"] == 1,
+    "pads_heads": lambda op: _is_ragged(op) and op.attrs["batch"] != 1,
+}  # fmt: skip
+"""By what kernels of a framework may do: the operations that it concerns."""
+_MARKS = {"pads_vocabulary": "padded", "pads_heads": "padded"}
 
 
 def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:

@@ -5,47 +5,55 @@ rate, a bandwidth or a cache of the device grows, so a faster device is never sl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.cost._bounds import is_systolic, l2_bytes_per_s, lanes_flop_per_s, product_flop_per_s
-from traincast.cost._silicon import FORMAT_SHARE, find_silicon, watts_per_need
+from traincast.catalog import read_constants
+from traincast.cost._bounds import CONSTANTS as BOUNDS
+from traincast.cost._bounds import (
+    find_silicon,
+    is_systolic,
+    l2_bytes_per_s,
+    lanes_flop_per_s,
+    product_flop_per_s,
+    watts_per_need,
+)
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Device
 
 Array = NDArray[np.float64]
 
-TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-"""Rows and columns of the output that one block of threads computes, as libraries offer them."""
-SPLITS = (1, 2, 4, 8, 16)
-"""Into how many parts the sum may be cut where few outputs leave multiprocessors idle."""
-LONG_SUM, MORE_SPLITS = 131072.0, (32, 64, 128)
-"""Sums of weight gradients over all pixels or tokens may be cut further."""
-SHARPNESS = 6.0
-"""Of the bend between the clock that the kernel can use and the clock that power allows."""
-LONGEST_FILL = 1.0
-"""Of the sum itself: where sums are shorter than a pipeline, blocks of threads beside each other fill theirs in turn."""
-ARRAY = 128.0
-"""Edge of a systolic array: TPU and Trainium have 128 x 128, Gaudi joins its own into wide or square ones."""
-ARRAY_SHARE = 0.97
-"""Of the peak that large products reach there, at any load (Gaudi 2 alone: 0.969, stas00/ml-engineering's MAMF, 744d01e)."""
-UNKNOWN_SM = 108.0
-BLOCKS_PER_SM = 2.0
-BLOCK_BYTES_PER_CYCLE = 5.5
-"""That one block of threads streams from DRAM: the requests it keeps in flight over the time each takes."""
-OWN_SHARES = 0.4
-"""Of a multiprocessor's even share of DRAM, at least, for each of its two blocks: A100 and H100 have 0.41 and 0.43 by the rate
-above; cores that are fewer and wider (Gaudi, TPU) or memory that is faster (H200, B200) come with as many requests in flight."""
-GATHERED_BYTES_PER_SM_CYCLE = 20.0
-"""That a multiprocessor fetches from L2 for the windows of a convolution, of the 64 that its port takes."""
-EASY_FLOP_PER_SM_CYCLE, EASY_GAIN, BOOST = 1024.0, 0.25, 1.15
-"""Units that do half as much per cycle (graphics boards sum in fp32 at half rate) never wait for operands, and their boards clock
-above the sheet (GeForce boards by 9 to 15%): pipelines fill while they work, and the cap rises."""
+
+@noun
+class MatmulConstants:
+    """Of the document `matmuls`, which says what each is."""
+
+    tiles: tuple[tuple[int, int], ...]
+    splits: tuple[int, ...]
+    long_sum: float
+    more_splits: tuple[int, ...]
+    sharpness: float
+    longest_fill: float
+    array: float
+    array_share: float
+    unknown_sm: float
+    unknown_l2_bytes: float
+    blocks_per_sm: float
+    block_bytes_per_cycle: float
+    own_shares: float
+    gathered_bytes_per_sm_cycle: float
+    easy_flop_per_sm_cycle: float
+    easy_gain: float
+    boost: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+CONSTANTS = read_constants(MatmulConstants, "matmuls")
+
+
+@noun
 class TileLaw:
     """What tiles cost on matrix units of one kind."""
 
@@ -60,7 +68,7 @@ class TileLaw:
     """Rate of tiles of 128x128, 128x64 and 64x64 beside the largest: small tiles fetch more operands for each product."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ProductLaw:
     """The constants of one group of number formats. Fitted by research/fits/kernels."""
 
@@ -104,7 +112,7 @@ class ProductLaw:
             raise InvalidInput(f"power_exponent is {self.power_exponent}; above 1 a faster unit would be slower")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class GroupLaw:
     """What products of many experts in one launch lose beside one product. Fitted by research/fits/kernels."""
 
@@ -116,7 +124,7 @@ class GroupLaw:
     level_log_sigma: float = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ProductShape:
     """One entry per kernel."""
 
@@ -131,7 +139,7 @@ class ProductShape:
     """That multiprocessors fetch from L2, where these are many more than DRAM sees: windows that overlap."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Timed:
     """One entry per kernel."""
 
@@ -165,24 +173,24 @@ def held_share(law: ProductLaw, device: Device, dtype: str, *, load: float | Arr
     load = np.asarray(load, dtype=np.float64)
     gain = easy_gain(device, dtype, law.cap)
     if is_systolic(device):
-        return np.full_like(load, ARRAY_SHARE)
+        return np.full_like(load, CONSTANTS.array_share)
     if power is None:
         return np.full_like(load, gain * law.cap)
     left = power / (gain * need * (1.0 + law.sustained * load))
-    bend = SHARPNESS * law.power_exponent
-    return np.asarray(gain * law.cap * (1.0 + left**-bend) ** (-1.0 / SHARPNESS), dtype=np.float64)
+    bend = CONSTANTS.sharpness * law.power_exponent
+    return np.asarray(gain * law.cap * (1.0 + left**-bend) ** (-1.0 / CONSTANTS.sharpness), dtype=np.float64)
 
 
 def easy_flop_per_s(device: Device) -> float:
     """Below this peak, units never wait for operands; infinite where the sheet does not tell."""
     if device.num_sm is None or device.clock_hz is None:
         return 0.0
-    return device.num_sm * device.clock_hz * EASY_FLOP_PER_SM_CYCLE
+    return device.num_sm * device.clock_hz * CONSTANTS.easy_flop_per_sm_cycle
 
 
 def easy_gain(device: Device, dtype: str, cap: float) -> float:
-    """How much above its cap a unit that is easy to feed runs; its board does not clock further than BOOST above the sheet."""
-    return min(1.0 + EASY_GAIN * ease(device, dtype), BOOST / cap)
+    """How much above its cap a unit that is easy to feed runs; its board does not clock further above the sheet."""
+    return min(1.0 + CONSTANTS.easy_gain * ease(device, dtype), CONSTANTS.boost / cap)
 
 
 def ease(device: Device, dtype: str) -> float:
@@ -203,8 +211,8 @@ def step_share(law: ProductLaw, device: Device, dtype: str, *, need: float | Arr
 def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: str, *, lone: bool = False) -> Timed:
     """Seconds of each product in `dtype`; `lone`: as a benchmark of single kernels would read them."""
     peak, real = product_flop_per_s(device, dtype)
-    peak *= FORMAT_SHARE.get(real, 1.0)
-    num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(law, device)
+    peak *= BOUNDS.format_share.get(real, 1.0)
+    num_sm, tiles = float(device.num_sm or CONSTANTS.unknown_sm), find_tiles(law, device)
     if is_systolic(device):
         work = array_work(shape)
         rate = peak * _product_share(law, device, dtype, work / peak, np.ones_like(work), lone=lone)
@@ -223,7 +231,7 @@ def time_products(law: ProductLaw, shape: ProductShape, device: Device, dtype: s
 def array_work(shape: ProductShape) -> Array:
     """FLOP that systolic arrays spend on a product: each works on whole tiles, in every direction, and its compiler fills its
     scratchpad with the next while it works on one."""
-    rows, cols, depth = (np.ceil(size / ARRAY) * ARRAY for size in (shape.m, shape.n, shape.k))
+    rows, cols, depth = (np.ceil(size / CONSTANTS.array) * CONSTANTS.array for size in (shape.m, shape.n, shape.k))
     return np.asarray(2.0 * shape.batch * rows * cols * depth, dtype=np.float64)
 
 
@@ -231,7 +239,7 @@ def _join_gathers(law: ProductLaw, compute_s: Array, gathered: Array | None, dev
     """Arithmetic that waits for overlapping windows to come from L2: few channels use each number that is fetched few times."""
     if gathered is None or device.num_sm is None or device.clock_hz is None or not gathered.any():
         return compute_s
-    fetch_s = gathered / (GATHERED_BYTES_PER_SM_CYCLE * device.num_sm * device.clock_hz)
+    fetch_s = gathered / (CONSTANTS.gathered_bytes_per_sm_cycle * device.num_sm * device.clock_hz)
     return np.asarray((compute_s**law.join + fetch_s**law.join) ** (1.0 / law.join), dtype=np.float64)
 
 
@@ -256,9 +264,9 @@ def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device
                 lone: bool = False) -> Timed:  # fmt: skip
     """Seconds of products of `shape.batch` experts in one launch, each with `m` rows; with different numbers of them where
     `uneven` is 1."""
-    num_sm, tiles = float(device.num_sm or UNKNOWN_SM), find_tiles(products, device)
+    num_sm, tiles = float(device.num_sm or CONSTANTS.unknown_sm), find_tiles(products, device)
     peak, real = product_flop_per_s(device, dtype)
-    peak *= law.share * FORMAT_SHARE.get(real, 1.0)
+    peak *= law.share * BOUNDS.format_share.get(real, 1.0)
     padding = law.padding * uneven
     work = _best_work(tiles, shape, num_sm, tiles.fill, (1,), padding=padding)
     # Rows that stay empty are multiplied all the same and draw their power.
@@ -274,12 +282,12 @@ def time_groups(law: GroupLaw, products: ProductLaw, shape: ProductShape, device
 
 def tile_work(law: TileLaw, shape: ProductShape, *, num_sm: float, fill: float | Array) -> Array:
     """FLOP that the device's whole width spends, idle parts of tiles and waves included, with the best tile and split."""
-    best = _best_work(law, shape, num_sm, fill, SPLITS)
-    long = shape.k > LONG_SUM
+    best = _best_work(law, shape, num_sm, fill, CONSTANTS.splits)
+    long = shape.k > CONSTANTS.long_sum
     if long.any():
         part = replace(shape, batch=shape.batch[long], m=shape.m[long], n=shape.n[long], k=shape.k[long])
         kept = fill[long] if isinstance(fill, np.ndarray) and fill.ndim else fill
-        best[long] = np.minimum(best[long], _best_work(law, part, num_sm, kept, MORE_SPLITS))
+        best[long] = np.minimum(best[long], _best_work(law, part, num_sm, kept, CONSTANTS.more_splits))
     return best
 
 
@@ -290,7 +298,7 @@ def _best_work(law: TileLaw, shape: ProductShape, num_sm: float, fill: float | A
     rates = (1.0, 1.0, 1.0, r128, r64, r64, r32)
     k = np.maximum(shape.k, 1.0)
     best = np.full_like(k, np.inf)
-    for (rows, cols), rate in zip(TILES, rates, strict=True):
+    for (rows, cols), rate in zip(CONSTANTS.tiles, rates, strict=True):
         along = np.ceil(shape.m / rows)
         if padding is not None:
             along = np.where(padding > 0, np.maximum(shape.m / rows + padding, 1.0), along)
@@ -299,7 +307,7 @@ def _best_work(law: TileLaw, shape: ProductShape, num_sm: float, fill: float | A
         for parts in splits:
             waves = fits * parts
             filled = waves + law.wave_loss * (np.ceil(waves) - waves)
-            depth = k / parts + (np.minimum(fill, LONGEST_FILL * k) if parts == 1 else fill * law.split_fill)
+            depth = k / parts + (np.minimum(fill, CONSTANTS.longest_fill * k) if parts == 1 else fill * law.split_fill)
             work = np.maximum(filled, 1.0) * depth * (2.0 * rows * cols * num_sm / rate)
             best = np.minimum(best, work)
     return best
@@ -313,7 +321,7 @@ def traffic_s(law: ProductLaw, num_bytes: Array, device: Device, *, resident: Ar
     else:
         near = max(law.l2_bytes_per_sm_cycle * device.num_sm * device.clock_hz, dram)
     if resident is None:
-        resident = 1.0 / (1.0 + (num_bytes / (law.l2_share * (device.l2_bytes or 4e6))) ** 2)
+        resident = 1.0 / (1.0 + (num_bytes / (law.l2_share * (device.l2_bytes or CONSTANTS.unknown_l2_bytes))) ** 2)
     return num_bytes * ((1.0 - resident) / (law.dram_share * dram) + resident / near)
 
 
@@ -328,10 +336,14 @@ def time_lanes(law: ProductLaw, flop: Array, num_bytes: Array, share: Array, dev
 def time_blocks(law: ProductLaw, num_blocks: Array, block_bytes: Array, num_bytes: Array, device: Device) -> Timed:
     """Seconds of kernels whose blocks of threads each stream their own bytes: DRAM limits many of them, the path to one
     multiprocessor limits few."""
-    num_sm = float(device.num_sm or UNKNOWN_SM)
-    near = l2_bytes_per_s(device) / num_sm if device.clock_hz is None else BLOCK_BYTES_PER_CYCLE * device.clock_hz
-    near = max(near, OWN_SHARES * device.memory_bytes_per_s / num_sm)
-    block_s = np.ceil(num_blocks / num_sm / BLOCKS_PER_SM) * block_bytes / near
+    num_sm = float(device.num_sm or CONSTANTS.unknown_sm)
+    near = (
+        l2_bytes_per_s(device) / num_sm
+        if device.clock_hz is None
+        else CONSTANTS.block_bytes_per_cycle * device.clock_hz
+    )
+    near = max(near, CONSTANTS.own_shares * device.memory_bytes_per_s / num_sm)
+    block_s = np.ceil(num_blocks / num_sm / CONSTANTS.blocks_per_sm) * block_bytes / near
     memory_s = num_bytes / (law.dram_share * device.memory_bytes_per_s)
     joined = (block_s**law.join + memory_s**law.join) ** (1.0 / law.join)
     return Timed(seconds=law.start_s + joined, compute_s=np.zeros_like(block_s), memory_s=memory_s)

@@ -1,31 +1,78 @@
 """The links that a group of ranks crosses, from its neighbours outwards, each with the part of it that one member has."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 
-from traincast.cost._sharing import MAX_EXACT_DEVICES, share_network
-from traincast.spec import Cluster, Collective, Link, NodeGroup
+from traincast.catalog import read_constant_table, read_constants
+from traincast.cost._sharing import share_network
+from traincast.noun import noun
+from traincast.spec import FABRIC_FROM_BYTES_PER_S, RDMA_FROM_BYTES_PER_S, Cluster, Collective, Link, NodeGroup
 from traincast.units import GIGA
 
-HYBRID_CUBE = {2: 1 / 6, 3: 2 / 6, 4: 4 / 6, 5: 1.7 / 6, 6: 3 / 6, 7: 4 / 6, 8: 1.0}
-"""Share of the six NVLinks of a V100 in a hybrid cube mesh that rings over so many of its eight devices can use."""
-HOST_STAGED_SHARE = 0.48
-"""Of one device's PCIe rate, what all devices of a host without peer access have together: 15 GB/s beside PCIe 4 on the one
-such host that was measured, with four and with eight ranks."""
-PCIE3_BYTES_PER_S = 15.754e9
-BRIDGED_FROM_BYTES_PER_S = 200e9
-"""PCIe boards whose NVLink has this rate (A100, H100) are taken to have their bridges."""
-FABRIC_FROM_BYTES_PER_S = 40e9
-"""A link inside a node of unknown transport is taken for NVLink from this rate on, and for PCIe below."""
-RDMA_FROM_BYTES_PER_S = 12.5e9
-"""A network of unknown transport is taken for one with direct access to device memory from 100 Gb/s per node on (the rate of
-InfiniBand EDR), and for sockets below."""
 
-CERTAINLY_DIRECT_FROM_BYTES_PER_S = 50e9
-"""From 400 Gb/s per node on nobody lets the host copy."""
+@noun
+class Transport:
+    """What software makes of one kind of link."""
+
+    efficiency: float
+    log_sigma: float
+    hop_s: float = 0.0
+    peer_s: float = 0.0
+    flow_bytes_per_s: float = math.inf
+    writes_lines: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
+class CollectiveConstants:
+    """What is fitted to measured collectives or assumed; the documents `collectives` and `transports` say what each is."""
+
+    launch_s: float
+    pipeline: float
+    local_copy: float
+    exchange_copy: float
+    exchange_hop: float
+    dispatch_bytes_per_s: float
+    dispatch_own: float
+    dispatch_start_s: float
+    step_s: float
+    fill: float
+    long_step_s: float
+    long_hop_s: float
+    short_share: float
+    line_share: float
+    line_hop_s: float
+    tree_share: float
+    pair_gain: float
+    switch_share: float
+    switch_start_s: float
+    exchange_start_s: float
+    posting: float
+    in_switch_gain: float
+    latency_log_sigma: float
+    channels_inside: int
+    channels_across: int
+    unknown_sm: int
+    memory_per_link_byte: float
+    channel_bytes_per_s: float
+    pair_channels: int
+    plain_ranks: int
+    torus_dims: int
+    bridged_part: int
+    tree_channel_bytes_per_s: Mapping[str, tuple[float, float]]
+    hybrid_cube: Mapping[str, tuple[float, float]]
+    host_staged_share: float
+    pairs_latency_s: float
+    pcie3_bytes_per_s: float
+    certainly_direct_from_bytes_per_s: float
+    most_exact_devices: int
+    transports: Mapping[str, Transport] = field(default_factory=lambda: read_constant_table(Transport, "transports"))
+
+
+CONSTANTS = read_constants(CollectiveConstants, "collectives")
+
+
+@noun
 class Level:
     """One link on the way, between units of the level below it."""
 
@@ -40,11 +87,9 @@ class Level:
     is_network: bool = False
     assumed: bool = False
     """The transport was not given."""
-    bridged: bool = False
-    """PCIe boards of a kind that is sold with NVLink bridges between pairs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Route:
     """What one group of ranks has between its members, innermost level first; none for a group of one."""
 
@@ -53,6 +98,8 @@ class Route:
     num_servers: int = 0
     copies: float = 1.0
     """Of every token, where receivers of an all-to-all share them."""
+    tree_bytes_per_s: tuple[float, float] = (math.inf, math.inf)
+    """What trees between two nodes and between more can reduce, whatever the network carries."""
 
     @property
     def num_nodes(self) -> int:
@@ -84,7 +131,24 @@ def find_route(task: Collective, cluster: Cluster) -> Route:
         inside *= fan
         if inside >= task.num_ranks:
             break
-    return Route(num_ranks=task.num_ranks, levels=tuple(levels), num_servers=task.num_servers)
+    return Route(
+        num_ranks=task.num_ranks,
+        levels=tuple(levels),
+        num_servers=task.num_servers,
+        tree_bytes_per_s=_tree_rates(group),
+    )
+
+
+def _tree_rates(group: NodeGroup) -> tuple[float, float]:
+    """A tree has a channel for each adapter that has a device of its own, and a channel has a limit by generation. What goes up a
+    tree comes down again, so that half is left."""
+    name = group.device.architecture.lower()
+    pair, many = next(
+        (rates for word, rates in CONSTANTS.tree_channel_bytes_per_s.items() if name.startswith(word)),
+        (math.inf, math.inf),
+    )
+    channels = min(group.inter.num_ports, group.devices_per_node)
+    return channels * pair / 2, channels * many / 2
 
 
 def part_replicas(cluster: Cluster) -> Cluster:
@@ -123,7 +187,7 @@ def settle_transport(link: Link, *, between_nodes: bool) -> Link:
 
 def alternative_transport(link: Link) -> str:
     """What a link of unknown transport might be instead of what is assumed."""
-    if link.transport == "infiniband" and link.bytes_per_s >= CERTAINLY_DIRECT_FROM_BYTES_PER_S:
+    if link.transport == "infiniband" and link.bytes_per_s >= CONSTANTS.certainly_direct_from_bytes_per_s:
         return "tcpx"
     return {"infiniband": "sockets", "sockets": "infiniband", "nvlink": "pcie", "pcie": "pcie-host"}[link.transport]
 
@@ -195,29 +259,28 @@ def _level(
     is_network = between_nodes and settled.is_network
     if not is_network:
         settled, rate = _inside_a_node(settled, group, fan=fan, host=host)
-    elif link is group.inter and len(cluster.groups) > 1 and cluster.num_devices <= MAX_EXACT_DEVICES:
+    elif link is group.inter and len(cluster.groups) > 1 and cluster.num_devices <= CONSTANTS.most_exact_devices:
         rate = share_network(task, cluster) / min(inside, host)
     else:
         rate = link.bytes_per_s / host
-    bridged = link.transport == "nvlink-pairs" or (group.device.link_bytes_per_s or 0.0) >= BRIDGED_FROM_BYTES_PER_S
     return Level(
-        fan=fan, inside=inside, link=settled, bytes_per_s=rate, is_network=is_network, assumed=not link.transport,
-        bridged=bridged,
-    )  # fmt: skip
+        fan=fan, inside=inside, link=settled, bytes_per_s=rate, is_network=is_network, assumed=not link.transport
+    )
 
 
 def _inside_a_node(link: Link, group: NodeGroup, *, fan: int, host: int) -> tuple[Link, float]:
     """The link that `fan` neighbours really use, and what one of them has of it."""
     rate = link.bytes_per_s
     if link.transport == "nvlink-cube" and host <= 8:
-        return link, rate * HYBRID_CUBE.get(fan, 0.5)
+        used, links = CONSTANTS.hybrid_cube[str(fan)]
+        return link, rate * (used / links)
     if link.transport == "nvlink-pairs" and fan > 2:
-        return replace(link, transport="pcie", latency_s=max(link.latency_s, 5e-6)), min(
-            rate, group.device.pcie_bytes_per_s or PCIE3_BYTES_PER_S
+        return replace(link, transport="pcie", latency_s=max(link.latency_s, CONSTANTS.pairs_latency_s)), min(
+            rate, group.device.pcie_bytes_per_s or CONSTANTS.pcie3_bytes_per_s
         )
     if link.transport in ("xgmi", "roce") and host > 1:
         # Every pair of devices has links of its own, so a few of them reach only those between themselves.
         return link, rate * min(1.0, (fan - 1) / (host - 1))
     if link.transport == "pcie-host":
-        return link, rate * min(1.0, HOST_STAGED_SHARE / host)
+        return link, rate * min(1.0, CONSTANTS.host_staged_share / host)
     return link, rate

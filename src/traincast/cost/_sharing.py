@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Cluster, Collective
 
-MAX_EXACT_DEVICES = 512
-"""Beyond, unequal nodes are taken to hold as many groups as the smallest of them."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Flow:
     """A ring, or a whole job: what it sends over each link for every byte of its own rate, and the most it can use."""
 

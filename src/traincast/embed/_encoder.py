@@ -5,15 +5,15 @@ the first operation to the last and once back. Trained in `research/fits/embeddi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from traincast.embed._features import Array, Describe, Nodes, Places, describe
+from traincast.embed._features import Array, Describe, GraphNodes, Places, describe
 from traincast.errors import InvalidInput
-from traincast.files import read_json, write_json
+from traincast.files import read_safetensors, write_safetensors
+from traincast.noun import noun
 from traincast.spec import Graph
 
 FOLDER = Path(__file__).parent / "weights"
@@ -21,20 +21,20 @@ SIZE = 32
 """Of a node's state and of the vector, as in GHN-2."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Encoder:
     """Weights by the names that torch gave them; a matrix is stored outputs x inputs."""
 
     weights: Mapping[str, Array]
 
-    def encode(self, nodes: Nodes) -> Array:
+    def encode(self, nodes: GraphNodes) -> Array:
         """The vector of a whole step."""
         return self.pool(self.spread(nodes))
 
     def embed(self, graph: Graph, *, how: Describe = describe) -> Array:
         return self.encode(how(graph))
 
-    def spread(self, nodes: Nodes) -> Array:
+    def spread(self, nodes: GraphNodes) -> Array:
         """States of the nodes after one traversal forwards and one backwards."""
         if not nodes.num_nodes:
             raise InvalidInput("a graph without operations has no embedding; capture a step that does something")
@@ -77,7 +77,7 @@ class Encoder:
         return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Edges:
     """Who hears whom, sorted by listener: neighbours in full, whoever is farther away as a mean weighed by 1 / distance."""
 
@@ -102,7 +102,7 @@ class _Edges:
         )
 
 
-def reverse(nodes: Nodes) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
+def reverse(nodes: GraphNodes) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
     """For the way back: each node hears the later ones that heard it."""
     sources: list[list[int]] = [[] for _ in range(nodes.num_nodes)]
     distances: list[list[float]] = [[] for _ in range(nodes.num_nodes)]
@@ -114,16 +114,12 @@ def reverse(nodes: Nodes) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
 
 
 def save_encoder(encoder: Encoder, path: Path) -> None:
-    # Seven digits hold all that a 32-bit number knows.
-    write_json(path, {name: {"shape": list(values.shape), "values": [float(f"{value:.7g}") for value in values.ravel()]}
-                      for name, values in sorted(encoder.weights.items())})  # fmt: skip
+    write_safetensors(path, encoder.weights, {"made by": "python -m research.fits.embedding --part encoder"})
 
 
 @cache
-def load_encoder(path: Path = FOLDER / "encoder.json.gz") -> Encoder:
-    return Encoder(
-        weights={name: np.array(entry["values"]).reshape(entry["shape"]) for name, entry in read_json(path).items()}
-    )
+def load_encoder(path: Path = FOLDER / "encoder.safetensors") -> Encoder:
+    return Encoder(weights=read_safetensors(path)[0])
 
 
 def _sigmoid(values: Array) -> Array:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.noun import noun
 from traincast.spec import KINDS, PHASES, Graph, Op
 from traincast.units import DTYPE_BYTES
 
@@ -31,8 +31,8 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+@noun
+class GraphNodes:
     """Operations in execution order; node v hears the nodes `sources[v]`, all earlier, at distances `distances[v]`."""
 
     features: Array
@@ -44,11 +44,11 @@ class Nodes:
         return len(self.features)
 
 
-def describe(graph: Graph) -> Nodes:
+def describe(graph: Graph) -> GraphNodes:
     """Cost-aware nodes of a whole step, layers that repeat once."""
     rows = np.array([_row(op, count) for op, count in zip(graph.ops, graph.counts(), strict=True)])
     sources, distances = find_sources(earlier_neighbours(graph.ops))
-    return Nodes(features=rows.reshape(-1, len(COLUMNS)), sources=sources, distances=distances)
+    return GraphNodes(features=rows.reshape(-1, len(COLUMNS)), sources=sources, distances=distances)
 
 
 def earlier_neighbours(ops: Sequence[Op]) -> list[list[int]]:
@@ -169,4 +169,4 @@ def data_type(graph: Graph) -> str:
     return "images" if "conv" in kinds else "vectors"
 
 
-Describe = Callable[[Graph], Nodes]
+Describe = Callable[[Graph], GraphNodes]

@@ -2,32 +2,28 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from traincast.embed._encoder import FOLDER, Encoder
+from traincast.embed._encoder import FOLDER
 from traincast.embed._features import Array
-from traincast.embed._reuse import Predictor, Proof, Reach, Residual, Tested
-from traincast.embed._summary import Summary, summarize
+from traincast.embed._summary import Summary
 from traincast.errors import InvalidInput
 from traincast.files import read_json, write_json
-from traincast.spec import Graph
+from traincast.noun import noun
 
-KNOWN, PREDICTOR = FOLDER / "known.json.gz", FOLDER / "predictor.json.gz"
+KNOWN = FOLDER / "known.json.gz"
 UNFAMILIAR = 0.95
 """Farther from its nearest neighbour than this share of the known workloads are from theirs: measure before you trust."""
 WIDEST = 2.0
-NUM_AMOUNTS, BATCH = 7, 5
-PARAMETERS = 2
-"""The coordinate that tells the number of parameters (`kinship`)."""
-"""The traits begin with logarithms of FLOP, bytes, calls, parameters, activations and batch, and FLOP per byte."""
+WEIGHTS = (1.0, 0.5, 0.5)
+"""Of shares of calls, FLOP and bytes; the next two of the logarithms of parameters and of FLOP of a sample."""
+OF_PARAMETERS, OF_FLOP = 0.12, 0.06
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class KnownWorkload:
     """One workload that was measured or can be built by name."""
 
@@ -44,19 +40,18 @@ class KnownWorkload:
         return f"{self.source} {self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Neighbour:
     workload: KnownWorkload
     distance: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Atlas:
-    """Known workloads as points; coordinates are in standard deviations over the known ones."""
+@noun
+class WorkloadAtlas:
+    """Known workloads as points: sizes, and roots of the shares of sorts of operators, whose distance is Hellinger's (1909)."""
 
     workloads: tuple[KnownWorkload, ...]
-    center: Array
-    scale: Array
+    sorts: Mapping[str, int]
     points: Array
     spacing: Array
     """Sorted distances of each known workload to the nearest of another name."""
@@ -98,12 +93,12 @@ class Atlas:
 
     def features(self, summaries: Sequence[Summary]) -> Array:
         """A row for each workload, for a design over whole workloads: a constant and the coordinates."""
-        rows = (np.array([kinship(summary) for summary in summaries]) - self.center) / self.scale
+        rows = np.array([place(summary, self.sorts) for summary in summaries])
         return np.column_stack([np.ones(len(rows)), rows])
 
     def num_parameters(self) -> Array:
         """Of each workload, as its coordinates tell."""
-        return np.asarray(1e6 * np.exp(self.points[:, PARAMETERS] * self.scale[PARAMETERS] + self.center[PARAMETERS]))
+        return np.asarray(np.exp(self.points[:, 0] / OF_PARAMETERS))
 
     def lay_out(self, summaries: Sequence[Summary]) -> tuple[Array, int]:
         """Rows of candidates for a design, then a row for each workload that was measured, and how many those are."""
@@ -112,39 +107,33 @@ class Atlas:
         return np.concatenate([self.features(summaries), points]), len(measured)
 
     def _distances(self, summary: Summary) -> Array:
-        point = (kinship(summary) - self.center) / self.scale
-        return np.asarray(np.sqrt(((self.points - point) ** 2).mean(axis=1)))
+        return np.asarray(np.sqrt(((self.points - place(summary, self.sorts)) ** 2).sum(axis=1)))
 
 
-def kinship(summary: Summary) -> Array:
-    """What makes workloads alike whatever their batch: sizes of one sample, shares of the work, and the vector."""
-    flop, _, calls, parameters, activations, batch, _ = summary.traits[:NUM_AMOUNTS]
-    sizes = [flop - batch, calls, parameters, activations - batch]
-    return np.concatenate([sizes, summary.traits[NUM_AMOUNTS:], summary.vector])
+def place(summary: Summary, sorts: Mapping[str, int]) -> Array:
+    """Where a workload lies whatever its batch; sorts of operators that no known workload has share the last places."""
+    found = np.zeros((len(sorts) + 1, len(WEIGHTS)))
+    for name, shares in summary.mix.items():
+        found[sorts.get(name, len(sorts))] += shares
+    sizes = [
+        OF_PARAMETERS * math.log(max(summary.num_parameters, 1)),
+        OF_FLOP * math.log(max(summary.sample_flop, 1.0)),
+    ]
+    return np.concatenate([sizes, (np.array(WEIGHTS) * np.sqrt(found)).ravel()])
 
 
-def draw_atlas(workloads: Sequence[KnownWorkload], summaries: Sequence[Summary]) -> Atlas:
-    points = np.array([kinship(summary) for summary in summaries])
-    center, scale = points.mean(axis=0), points.std(axis=0) + 1e-3
-    points = (points - center) / scale
+def draw_atlas(workloads: Sequence[KnownWorkload], summaries: Sequence[Summary]) -> WorkloadAtlas:
+    sorts = {name: number for number, name in enumerate(sorted({name for each in summaries for name in each.mix}))}
+    points = np.array([place(summary, sorts) for summary in summaries])
     names = np.array([workload.architecture for workload in workloads])
-    squares = ((points[:, None] - points[None]) ** 2).mean(axis=2) if len(points) < 50 else _mean_squares(points)
+    lengths = (points**2).sum(axis=1)
+    squares = np.maximum(lengths[:, None] + lengths[None] - 2 * points @ points.T, 0.0)
     squares[names[:, None] == names[None]] = np.inf
     nearest = squares.min(axis=1)
-    return Atlas(
-        workloads=tuple(workloads), center=center, scale=scale, points=points,
+    return WorkloadAtlas(
+        workloads=tuple(workloads), sorts=sorts, points=points,
         spacing=np.sort(np.sqrt(nearest[np.isfinite(nearest)])),
     )  # fmt: skip
-
-
-def _mean_squares(points: Array) -> Array:
-    lengths = (points**2).sum(axis=1)
-    return np.asarray(np.maximum(lengths[:, None] + lengths[None] - 2 * points @ points.T, 0.0) / points.shape[1])
-
-
-def distance(graph: Graph, *, encoder: Encoder | None = None) -> float:
-    """From what we know, between 0 (an old acquaintance) and 1; above `UNFAMILIAR` intervals widen and measuring is advised."""
-    return load_atlas().distance(summarize(graph, encoder=encoder))
 
 
 def widen(farness: float) -> float:
@@ -152,71 +141,38 @@ def widen(farness: float) -> float:
     return min(max(farness, 1.0), WIDEST)
 
 
-def save_atlas(atlas: Atlas, path: Path = KNOWN) -> None:
+def save_atlas(atlas: WorkloadAtlas, path: Path = KNOWN) -> None:
     write_json(path, {
         "workloads": [
             {"name": each.name, "source": each.source, "dataset_type": each.dataset_type, "batch_size": each.batch_size,
              "measured_s": {setting: _short(seconds) for setting, seconds in sorted(each.measured_s.items())}}
             for each in atlas.workloads
         ],
-        "center": _shorten(atlas.center), "scale": _shorten(atlas.scale), "points": _shorten(atlas.points),
-        "spacing": _shorten(atlas.spacing),
+        "sorts": list(atlas.sorts), "points": [_pairs(point) for point in atlas.points],
+        "spacing": [_short(value) for value in atlas.spacing.tolist()],
     })  # fmt: skip
 
 
 @cache
-def load_atlas(path: Path = KNOWN) -> Atlas:
+def load_atlas(path: Path = KNOWN) -> WorkloadAtlas:
     data = read_json(path)
-    return Atlas(
+    return WorkloadAtlas(
         workloads=tuple(KnownWorkload(**entry) for entry in data["workloads"]),
-        center=np.array(data["center"]), scale=np.array(data["scale"]), points=np.array(data["points"]),
-        spacing=np.array(data["spacing"]),
+        sorts={name: number for number, name in enumerate(data["sorts"])}, spacing=np.array(data["spacing"]),
+        points=np.array([_unfold(pairs, 2 + len(WEIGHTS) * (len(data["sorts"]) + 1)) for pairs in data["points"]]),
     )  # fmt: skip
 
 
-def save_predictor(predictor: Predictor, path: Path = PREDICTOR) -> None:
-    write_json(path, {
-        "rates": _shorten(predictor.rates), "sigma": predictor.sigma, "family_sigma": predictor.family_sigma,
-        "typical_distance": predictor.typical_distance,
-        "most_apart": predictor.most_apart if math.isfinite(predictor.most_apart) else None,
-        "tested": _plain(predictor.tested), "proof": _plain(predictor.proof),
-        "reach": {name: getattr(predictor.reach, name) for name in Reach.__slots__},
-        "residuals": {
-            kind: {"center": _shorten(each.center), "scale": _shorten(each.scale), "workloads": _shorten(each.workloads),
-                   "index": each.index.tolist(), "places": _shorten(each.places), "weights": _shorten(each.weights)}
-            for kind, each in predictor.residuals.items()
-        },
-    })  # fmt: skip
+def _pairs(point: Array) -> list[float]:
+    """Places and values of what is not nothing."""
+    return [value for number in np.flatnonzero(point).tolist() for value in (number, _short(float(point[number])))]
 
 
-@cache
-def load_predictor(path: Path = PREDICTOR) -> Predictor:
-    data = read_json(path)
-    return Predictor(
-        rates=np.array(data["rates"]), sigma=data["sigma"], family_sigma=data["family_sigma"],
-        typical_distance=data["typical_distance"], reach=Reach(**data["reach"]), tested=Tested(**data["tested"]),
-        proof=Proof(**data["proof"]), most_apart=math.inf if data.get("most_apart") is None else data["most_apart"],
-        residuals={
-            kind: Residual(
-                center=np.array(entry["center"]), scale=np.array(entry["scale"]), workloads=np.array(entry["workloads"]),
-                index=np.array(entry["index"], dtype=np.intp), places=np.array(entry["places"]),
-                weights=np.array(entry["weights"]),
-            )
-            for kind, entry in data["residuals"].items()
-        },
-    )  # fmt: skip
-
-
-def _plain(noun: Tested | Proof) -> dict[str, Any]:
-    return {name: getattr(noun, name) for name in type(noun).__slots__}
-
-
-def _shorten(values: Array) -> Any:
-    """Nested lists with six digits, more than any of these numbers knows."""
-    if values.ndim > 1:
-        return [_shorten(row) for row in values]
-    return [_short(value) for value in values.tolist()]
+def _unfold(pairs: Sequence[float], size: int) -> Array:
+    found = np.zeros(size)
+    found[np.array(pairs[0::2], dtype=np.intp)] = pairs[1::2]
+    return found
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.6g}") if math.isfinite(value) else value
+    return float(f"{value:.5g}") if math.isfinite(value) else value

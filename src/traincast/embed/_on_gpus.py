@@ -10,7 +10,7 @@ was chosen on families, or publishers, that were left out; 0 where it did not he
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from traincast.embed._encoder import FOLDER
 from traincast.embed._features import Array
 from traincast.files import read_json
+from traincast.noun import noun
 
 ON_GPUS = FOLDER / "on_gpus.json.gz"
 SHARE_SCALE, SHARE_REACH, SHARE_HALF = 0.2, 0.4, 0.2
@@ -27,7 +28,7 @@ at the third. The best on architectures left out of three scales of each that do
 LEAST_LEFT = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class KnownPrograms:
     """Programs that are run in one way, such as training on images."""
 
@@ -56,7 +57,7 @@ class KnownPrograms:
     """The distance at which half of the weight is left; None: the ordinary one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class GpuAnswer:
     """What the vector of a program says of its step."""
 
@@ -78,7 +79,7 @@ class GpuAnswer:
         return self.weight > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class GpuReuse:
     center: Array
     scale: Array

@@ -1,14 +1,14 @@
-"""A graph and a set of ranks to the numbers a predictor works with: the work by sort of operation, traits, and the vector."""
+"""A graph to the numbers by which workloads are compared: sizes and shares of its work, and the vector of the encoder."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from traincast.embed._encoder import Encoder, load_encoder
 from traincast.embed._features import Array, dataset_type, describe
-from traincast.errors import InvalidInput
-from traincast.spec import Graph
+from traincast.noun import noun
+from traincast.spec import Graph, Op
 
 SORTS: dict[str, str] = {
     "matmul": "matmul", "conv": "conv", "attention": "attention", "rnn": "rnn", "optimizer": "optimizer", "norm": "norm",
@@ -18,40 +18,20 @@ SORTS: dict[str, str] = {
 SORT_NAMES = (*dict.fromkeys(SORTS.values()), "rest")
 """Sorts of operations that reach different rates; kinds that are not named are the rest."""
 
-NOMINAL_FLOP_PER_S, NOMINAL_BYTES_PER_S, NOMINAL_CALL_S = 40e9, 10e9, 10e-6
-"""Of one CPU core, to say roughly how much of a step is communication; no forecast rests on them."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """The machines of a data-parallel job, as its slowest parts: what a synchronous step waits for."""
-
-    num_ranks: int
-    bits_per_s: float
-    """Of the slowest link; of no meaning with one rank."""
-    share: float
-    """Of the weakest node, in cores."""
-
-    def __post_init__(self) -> None:
-        if not (self.num_ranks >= 1 and self.bits_per_s > 0 and self.share > 0):
-            raise InvalidInput(
-                f"{self.num_ranks} ranks with {self.bits_per_s} bit/s and {self.share} cores; all must be above 0"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Summary:
-    """What a predictor needs to know of one workload at one batch."""
+    """What makes one workload at one batch comparable with others."""
 
     name: str
     dataset_type: str
     batch_size: int
-    work: Array
-    """GFLOP, GB and thousands of calls of each sort, one after the other."""
-    gradient_bytes: float
-    num_gradients: int
     traits: Array
     vector: Array
+    mix: Mapping[str, tuple[float, float, float]]
+    """Of each sort of operators (function, shape, pass): its shares of calls, FLOP and bytes."""
+    num_parameters: int
+    sample_flop: float
 
 
 def summarize(graph: Graph, *, encoder: Encoder | None = None) -> Summary:
@@ -62,20 +42,42 @@ def summarize(graph: Graph, *, encoder: Encoder | None = None) -> Summary:
         work[sort] += count * np.array([(op.flop or 0.0) / 1e9, op.num_bytes / 1e9, op.num_calls / 1e3])
         if op.kind == "conv" and int(op.attrs["groups"]) > 1:
             depthwise_flop += count * (op.flop or 0.0)
-    parameters = [tensor for tensor in graph.tensors if tensor.role == "parameter"]
-    num_gradients = sum(tensor.copies for tensor in parameters)
+    num_gradients = sum(tensor.copies for tensor in graph.tensors if tensor.role == "parameter")
     # The optimizer is one call to the framework for all tensors, or one for each: its host time goes with the tensors.
     work[SORT_NAMES.index("optimizer"), 2] = num_gradients / 1e3
     return Summary(
         name=graph.name,
         dataset_type=dataset_type(graph),
         batch_size=graph.batch_size,
-        work=work.ravel(),
-        gradient_bytes=sum(tensor.num_bytes * tensor.copies for tensor in parameters),
-        num_gradients=num_gradients,
         traits=_traits(graph, work, depthwise_flop),
         vector=(encoder or load_encoder()).encode(describe(graph)),
+        mix=mix_operators(graph),
+        num_parameters=graph.num_parameters,
+        sample_flop=graph.flop / max(graph.batch_size, 1),
     )
+
+
+def mix_operators(graph: Graph) -> dict[str, tuple[float, float, float]]:
+    """What a person would tell architectures apart by: which operators they are made of, whatever the batch."""
+    found: dict[str, Array] = {}
+    for op, count in zip(graph.ops, graph.counts(), strict=True):
+        if op.phase != "optimizer":
+            amounts = count * np.array([1.0, op.flop or 0.0, op.num_bytes])
+            name = _name_sort(op)
+            found[name] = found[name] + amounts if name in found else amounts
+    whole = np.maximum(sum(found.values(), np.zeros(3)), 1e-30)
+    return {
+        name: (float(one[0]), float(one[1]), float(one[2])) for name, each in found.items() for one in [each / whole]
+    }
+
+
+def _name_sort(op: Op) -> str:
+    words = str(op.attrs.get("function", ""))
+    if op.kind == "conv":
+        groups = int(op.attrs["groups"])
+        grouped = "" if groups == 1 else "depthwise " if groups == op.attrs["in_channels"] else "grouped "
+        words = f"{grouped}{op.attrs['kernel']}"
+    return f"{op.kind} {words} {op.phase}"
 
 
 def _traits(graph: Graph, work: Array, depthwise_flop: float) -> Array:
@@ -85,44 +87,3 @@ def _traits(graph: Graph, work: Array, depthwise_flop: float) -> Array:
     shares = [*(work[:, 0] / max(flop, 1e-12)), *(work[:, 2] / max(calls, 1e-12)), depthwise_flop / max(flop * 1e9, 1)]
     intensity = math.log((flop + 1e-6) / (moved + 1e-6))
     return np.array([*(math.log(amount + 1e-6) for amount in amounts), intensity, *shares])
-
-
-def physical_columns(summary: Summary, ranks: Ranks) -> Array:
-    """What a step is a sum of: work at the weakest node's share, the host's part of all-reduce, and time on the slowest link."""
-    many = float(ranks.num_ranks > 1)
-    ring_bytes = ring_share(ranks.num_ranks) * summary.gradient_bytes
-    return np.concatenate([
-        summary.work / ranks.share,
-        [
-            many / ranks.share, many * ranks.num_ranks, ring_bytes / 1e9 / ranks.share, many * wire_s(summary, ranks),
-            many * summary.num_gradients / 1e3 / ranks.share, 1.0,
-        ],
-    ])  # fmt: skip
-
-
-def ring_share(num_ranks: int) -> float:
-    """Bytes each rank sends in a ring all-reduce, per byte of gradient."""
-    return 2 * (num_ranks - 1) / num_ranks
-
-
-def wire_s(summary: Summary, ranks: Ranks) -> float:
-    return ring_share(ranks.num_ranks) * summary.gradient_bytes * 8 / ranks.bits_per_s
-
-
-def place(summary: Summary, ranks: Ranks) -> Array:
-    """Where a run stands between computing and communicating, by nominal rates."""
-    flop, moved, calls = summary.work.reshape(-1, 3).sum(axis=0)
-    compute_s = (
-        flop * 1e9 / NOMINAL_FLOP_PER_S + moved * 1e9 / NOMINAL_BYTES_PER_S + calls * 1e3 * NOMINAL_CALL_S
-    ) / ranks.share
-    wire = wire_s(summary, ranks)
-    rate = math.log10(ranks.bits_per_s / 1e9) if ranks.num_ranks > 1 else 0.0
-    return np.array(
-        [
-            2 * wire / (wire + compute_s),
-            float(ranks.num_ranks > 1),
-            ranks.num_ranks / 4,
-            rate / 2,
-            math.log(ranks.share),
-        ]
-    )

@@ -5,10 +5,11 @@ least a p-th of the work, and the fullest at least a p-th of the bytes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from traincast.forecast._device_memory import outside_bytes, overheads_of, smallest_bytes
+from traincast.forecast._memory import outside_bytes, overheads_of, smallest_bytes
 from traincast.lower import in_flight
+from traincast.noun import noun
 from traincast.simulate import Pass
 from traincast.spec import (
     Cluster,
@@ -34,7 +35,7 @@ RUN_AGAIN = 0.5
 """What of a forward pass runs again is told from the model before it is split; this much of it counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Work:
     """Of one pass through a whole model, in seconds."""
 
@@ -163,9 +164,8 @@ def bound_memory(one: Pass, cluster: Cluster, plan: Parallelism, stack: Stack) -
     ) / (plan.tensor * plan.expert)
     num_parts = plan.tensor * plan.context
     activations = (one.live_bytes - sum(resident.values())) / num_parts
-    stows = plan.offload_activations or plan.activation_dtype is not None
-    held = (state + (0.0 if stows else activations)) / plan.pipeline
-    if plan.pipeline > 1 and not stows:
+    held = (state + (0.0 if plan.offload_activations else activations)) / plan.pipeline
+    if plan.pipeline > 1 and not plan.offload_activations:
         kept = [1 / in_flight(plan, index) for index in range(plan.pipeline)]
         held = max(held, (state * min(kept) + one.stash_bytes / num_parts) / sum(kept))
     by_role = {"held": ROUNDING * held}

@@ -3,21 +3,26 @@
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traincast.certainty import (
+    GIVEN_JOB,
+    SURE,
+    ErrorProcess,
+    Shares,
+    apply_numbers,
+    condition,
+    label_run,
+    nearest,
+)
 from traincast.cost import Cached, CostModel, Pricing, default_ops, with_constants, with_levels
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
-from traincast.forecast._arbitrate import stretch
-from traincast.forecast._gaussian_process import ErrorProcess, Shares, condition, nearest
-from traincast.forecast._interval import SURE
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
-from traincast.forecast._labels import label_run
-from traincast.forecast._narrow import GIVEN_JOB
-from traincast.forecast._pooling import apply_numbers
+from traincast.forecast._assemble import assemble, stretch
 from traincast.forecast._tune import slow_down
-from traincast.resources import GraphCorrection
+from traincast.noun import noun
 from traincast.spec import (
     Calibration,
     Choice,
@@ -39,11 +44,12 @@ from traincast.spec import (
 )
 from traincast.units import NORMAL_90
 
+if TYPE_CHECKING:
+    from traincast.forecast._engine import Engine, Shown
+
 LARGER = 1.5
 """A scale or a model's size is new beyond this multiple of the largest that was learnt from."""
 IGNORE = Choice()
-CALIBRATION_NOTE = "calibration "
-"""How the note begins that says what of a calibration was used."""
 _SHARES = ("compute", "memory", "communication", "host", "bubble")
 _MOST_KEPT, _MOST_MODELS = 8, 64
 
@@ -51,7 +57,7 @@ Ask = Callable[[CostModel], Forecast]
 """The forecast of the question in hand under a cost model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Novelty:
     """What is new about a question."""
 
@@ -64,17 +70,13 @@ class Novelty:
         return self.kinds & {"device", "model", "size"}
 
 
-def forecast_calibrated(
-    calibration: Calibration,
-    job: Job,
-    cluster: Cluster,
-    plan: Parallelism,
-    *,
-    ask: Ask,
-    activity: GraphCorrection | None = None,
-) -> Forecast:
-    """The forecast with what runs taught; `ask` makes it under the constants that are chosen. `activity`: corrects the resource
-    numbers, as in `ask`."""
+def forecast_calibrated(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, shown: "Shown") -> Forecast:
+    """The forecast with what runs taught, under the constants that they choose."""
+    calibration = engine.calibration or Calibration(name="")
+
+    def ask(learned: CostModel) -> Forecast:
+        return engine.priced_by(learned).forecast(job, cluster, plan, shown=shown)
+
     learned = corrections_of(calibration)
     labels = label_run(job, cluster, plan)
     choice = learned.choice_of(labels)
@@ -82,19 +84,18 @@ def forecast_calibrated(
     step = blend([answer.step for answer in answers])
     step = doubt(choice, step, own=answers[0].step)
     factor = step.seconds / answers[0].plain_s
-    note = describe_choice(calibration, learned.scopes.get(labels.stack), choice, factor, device=labels.device)
-    notes = answers[0].forecast.notes
+    found = answers[0].forecast
     if choice != IGNORE and step.seconds:
-        # How sure the answer is without the runs would contradict the interval that is shown.
+        # The uncertainty without the runs would contradict the interval that is shown.
         low, high = step.low_s / step.seconds - 1, step.high_s / step.seconds - 1
-        notes = tuple([one for one in notes if not one.startswith(SURE)])
-        notes = (*notes, f"{SURE} {low:+.0%} to {high:+.0%} with runs of your own")
-    first = replace(answers[0].forecast, notes=(*notes, note))
-    restepped = restep(first, job, cluster, plan, step, activity=activity)
+        found = found.saying(uncertainty=f"{SURE} {low:+.0%} to {high:+.0%} with runs of your own")
+    scope = learned.scopes.get(labels.stack)
+    found = found.saying(learned=describe_choice(calibration, scope, choice, factor, device=labels.device))
+    restepped = restep(found, job, cluster, plan, step)
     return apply_numbers(calibration.runs.numbers if calibration.runs else (), restepped, labels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Answer:
     """One way to use what was learnt, and what it says."""
 
@@ -286,33 +287,16 @@ def log_sigma_of(step: Estimate) -> float:
     return math.log(step.high_s / step.low_s) / (2 * NORMAL_90)
 
 
-def restep(
-    answer: Forecast,
-    job: Job,
-    cluster: Cluster,
-    plan: Parallelism,
-    step: Estimate,
-    *,
-    activity: GraphCorrection | None = None,
-) -> Forecast:
+def restep(answer: Forecast, job: Job, cluster: Cluster, plan: Parallelism, step: Estimate) -> Forecast:
     """The same forecast with another step: the timeline is stretched, and job, price, energy and activity follow."""
     if step == answer.step or not answer.step.seconds:
         return answer
     factor = step.seconds / answer.step.seconds
     timeline = stretch(answer.timeline, factor)
-    whole = time_job(job, cluster, step, answer.global_batch)
-    joules = spend_energy(cluster, timeline, whole)
-    resources = describe_activity(job, cluster, plan, timeline, correction=activity) if answer.resources else ()
+    resources = describe_activity(job, cluster, plan, timeline) if answer.resources else ()
     return replace(
         answer,
-        step=step,
-        samples_per_s=answer.global_batch / step.seconds,
-        timeline=timeline,
-        job=whole,
-        usd=price_job(cluster, whole.total),
-        energy_joules=joules,
-        energy_range=(energy := range_energy(joules, whole.total)),
-        kg_co2=weigh_co2(energy, cluster),
+        **assemble(job, cluster, step, timeline, global_batch=answer.global_batch),
         utilization=answer.utilization / factor,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
         resources=as_sure_as(resources, step),
@@ -335,7 +319,7 @@ def describe_choice(
     calibration: Calibration, scope: Scope | None, choice: Choice, factor: float, *, device: str
 ) -> str:
     """One sentence for the user: what was used, or why nothing."""
-    name = f"{CALIBRATION_NOTE}{calibration.name!r}"
+    name = f"calibration {calibration.name!r}"
     if calibration.devices and calibration.runs is None:
         return describe_levels(name, calibration.devices, device)
     if scope is None:
@@ -359,7 +343,7 @@ def describe_choice(
 
 
 FEW_RUNS = 4
-"""Of one job: so few say little of how it scatters, and left-out runs of other jobs say how sure the answer is."""
+"""Of one job: so few say little of how it scatters, and left-out runs of other jobs say how uncertain the answer is."""
 
 
 def _keep_promise(step: Estimate, answer: Forecast, *, num_known: int) -> Estimate:

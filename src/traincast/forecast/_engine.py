@@ -4,11 +4,24 @@ Everything that asks about a plan comes this way: one forecast, a search over th
 An engine that has answered before gives the same bytes as a new one, only sooner (see `traincast.memo`).
 """
 
-import math
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from traincast.certainty import (
+    Answer,
+    Assured,
+    Tally,
+    choose_answer,
+    correct_by_reuse,
+    describe_setting,
+    hopeful_memory_errors,
+    memory_errors,
+    prefer_reuse,
+    tally_program,
+    with_interval,
+    with_novelty,
+)
 from traincast.cost import (
     Correction,
     CostModel,
@@ -22,39 +35,27 @@ from traincast.cost import (
     mark_software,
     name_costs,
     note_kernels,
+    product_flop_per_s,
     replay,
     with_other_links,
 )
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._activity import as_sure_as, describe_activity, expect_run_utilization
-from traincast.forecast._arbitrate import Answer, choose_answer, correct_by_reuse, find_gap, prefer_reuse, stretch
-from traincast.forecast._balance import advise_split
-from traincast.forecast._bounds import (
-    RUN_AGAIN,
-    Work,
-    add_up_work,
-    bound_memory,
-    bound_time,
-    passes_of,
+from traincast.forecast._assemble import assemble, describe_checkpoints, describe_loading, hold_to_limit
+from traincast.forecast._memory import (
+    DeviceMemory,
+    find_fullest,
+    hold_on_host,
+    list_moments,
+    profile_stages,
+    watch_device,
 )
-from traincast.forecast._certainty import describe_setting, hopeful_memory_errors, memory_errors
-from traincast.forecast._device_memory import DeviceMemory, find_fullest, profile_stages, watch_device
-from traincast.forecast._host_memory import hold_on_host
-from traincast.forecast._interval import Assured, Tally, tally_program, with_interval, with_novelty
-from traincast.forecast._job_time import (
-    describe_checkpoints,
-    describe_loading,
-    price_job,
-    range_energy,
-    spend_energy,
-    time_job,
-    weigh_co2,
-)
-from traincast.forecast._moments import list_moments
-from traincast.lower import lower, run_again, share_model
-from traincast.memo import Memo, Remember
-from traincast.simulate import Pass, add_waiting, replay_tasks, simulate_step
+from traincast.lower import lower, narrow_split, run_again, share_model, split_model
+from traincast.memo import Memo, Remember, compute
+from traincast.noun import noun
+from traincast.simulate import Pass, add_waiting, list_busy, replay_tasks, simulate_step
 from traincast.spec import (
+    MATMULS,
     Calibration,
     Cluster,
     Collective,
@@ -79,19 +80,41 @@ from traincast.spec import (
 )
 
 if TYPE_CHECKING:
-    from traincast.resources import GraphCorrection
+    from traincast.forecast._bounds import Work
+    from traincast.resources import TwelveNetwork
 
 MOST_ANSWERS = 200_000
 """Of single steps that an engine remembers before it starts afresh."""
-_PRODUCTS = ("matmul", "conv", "attention", "rnn")
 
 _ALONE = Parallelism()
+PRICED_BY = {"physics": "roofline", "deletepop": "operators", "scaledl": "graph-network"}
+"""Methods that price tasks, by the cost model that does it."""
+WHOLE_STEPS = ("predictddl", "driple")
+"""Methods that give a whole step, anchored on physics."""
+UNBOUNDED = (*WHOLE_STEPS, "scaledl")
+"""What they answer follows from a whole step, so no part of one bounds it."""
+
+
+@noun
+class Shown:
+    """What of a step is shown beside its numbers; nothing else of it is worked out."""
+
+    spans: bool = False
+    """Every piece of work in time, and so how busy the devices are."""
+    work: bool = False
+    """What keeps a rank busy, sort by sort."""
+    activity: "TwelveNetwork | None" = None
+    """Adapted to runs of this setting, for the method driple."""
+
+
+NOTHING = Shown()
+RegimeAnswer = Callable[["Engine", Job, Cluster, Parallelism, Shown], Forecast]
 
 Prices = tuple[tuple[Estimate, ...], ...]
 """Of each stage, an estimate for each of its tasks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Run:
     """One step of a program: what its tasks cost and when they run."""
 
@@ -114,50 +137,53 @@ class Engine:
         self.costs = costs if measured is None else _price_machine(measured)
         self.calibration = calibration if measured is None else None
         self._learned = calibration is not None
-        self._remember: Remember = Memo(tracks=(Parallelism, Collective), most=most)
+        self._remember: Remember = Memo(by_value=(Parallelism, Collective), most=most)
 
     def forecast(
-        self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, draw: bool = False,
-        activity: "GraphCorrection | None" = None,
-    ) -> Forecast:  # fmt: skip
-        """How long a step and the whole job take, whether it fits, and what it costs. `draw`: with every span, and so with how
-        busy the devices are. `activity`: corrects those numbers by runs measured in this setting."""
+        self, job: Job, cluster: Cluster, parallelism: Parallelism | None = None, *, shown: Shown = NOTHING
+    ) -> Forecast:
+        """How long a step and the whole job take, whether it fits, and what it costs."""
         plan = parallelism or Parallelism(data=cluster.num_devices)
+        compose = self._find_regime_answer(job)
+        if compose is not None:
+            return compose(self, job, cluster, plan, shown)
+        program = self.lower(job, cluster, plan)
+        estimates = self.cost(program, job, cluster)
+        timeline = self.simulate(program, estimates, job, cluster, shown=shown)
+        memory = self.memory(program, job, cluster)
+        return self.answer(
+            Run(program=program, estimates=estimates, timeline=timeline), memory, job, cluster, shown=shown
+        )
+
+    def _find_regime_answer(self, job: Job) -> "RegimeAnswer | None":
+        """What joins several forecasts to that of a job; None where it is one step over and over."""
         if self._learned and job.cost_model is not None:
             raise InvalidInput(f"cost_model = {job.cost_model!r} and a calibration both price tasks; give one of them")
+        if self._learned and job.method not in (None, "best"):
+            raise InvalidInput(f"method = {job.method!r} and a calibration both say who answers; give one of them")
         if job.rampup_batch is not None:
             from traincast.forecast._rampup import ramp_up
 
-            plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
-            whole = self.forecast(plain, cluster, plan, draw=draw, activity=activity)
-            return ramp_up(self, job, cluster, plan, whole)
+            return ramp_up
         if job.regime is not None:
             from traincast.forecast._regimes import forecast_regime
 
-            return forecast_regime(self, job, job.regime, cluster, plan, draw=draw, activity=activity)
+            return forecast_regime
         if self.calibration is not None:
-            return self._correct(self.calibration, job, cluster, plan, draw=draw, activity=activity)
-        program = self.lower(job, cluster, plan)
-        estimates = self.cost(program, job, cluster)
-        timeline = self.simulate(program, estimates, job, cluster, draw=draw)
-        memory = self.memory(program, job, cluster)
-        run = Run(program=program, estimates=estimates, timeline=timeline)
-        return self.answer(run, memory, job, cluster, activity=activity)
+            from traincast.forecast._corrections import forecast_calibrated
 
-    def _correct(
-        self, calibration: Calibration, job: Job, cluster: Cluster, plan: Parallelism, *, draw: bool,
-        activity: "GraphCorrection | None",
-    ) -> Forecast:  # fmt: skip
-        """The forecast with what measured runs taught, under the constants that they choose."""
-        from traincast.forecast._corrections import forecast_calibrated
+            return forecast_calibrated
+        if job.method in WHOLE_STEPS:
+            from traincast.forecast._methods import forecast_whole_step
 
-        def ask(learned: CostModel) -> Forecast:
-            engine = Engine(costs=learned)
-            # What does not depend on the costs is shared: answers are kept by the model that gave them.
-            engine._remember = self._remember
-            return engine.forecast(job, cluster, plan, draw=draw, activity=activity)
+            return forecast_whole_step
+        return None
 
-        return forecast_calibrated(calibration, job, cluster, plan, ask=ask, activity=activity)
+    def priced_by(self, costs: CostModel) -> "Engine":
+        """An engine with other costs. What does not depend on them is shared: answers are kept by the model that gave them."""
+        engine = Engine(costs=costs)
+        engine._remember = self._remember
+        return engine
 
     def lower(self, job: Job, cluster: Cluster, plan: Parallelism) -> Program:
         """What each distinct rank runs."""
@@ -177,7 +203,16 @@ class Engine:
         made: dict[int, tuple[Estimate, ...]] = {}
         for stage in program.stages:
             if id(stage.tasks) not in made:
-                made[id(stage.tasks)] = self._price(model, stage, cluster, correction, replayed=job.cuda_graphs)
+                made[id(stage.tasks)] = self._remember(
+                    self._price_stage,
+                    model,
+                    stage.tasks,
+                    stage.repeats,
+                    stage.tensors,
+                    cluster,
+                    correction,
+                    job.cuda_graphs,
+                )
         return tuple([made[id(stage.tasks)] for stage in program.stages])
 
     def correct(self, job: Job, cluster: Cluster) -> Correction | None:
@@ -188,17 +223,24 @@ class Engine:
             return None
         if not all(is_gpu(group.device) for group in cluster.groups):
             return None
-        whole = self._remember(share_model, self._remember(run_again, job.graph, _ALONE), _ALONE, job.compiled)
+        whole = split_model(job.graph, _ALONE, compiled=job.compiled, remember=self._remember)
         found = self._remember(_correct, model.interaction, whole)
         if found is None:
             return self._remember(correct_by_reuse, whole, job.graph, job.compiled)
         return self._remember(prefer_reuse, found, job.graph, job.compiled)
 
+    def _price_stage(
+        self, model: CostModel, tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors: tuple[Tensor, ...],
+        cluster: Cluster, correction: Correction | None, replayed: bool,
+    ) -> tuple[Estimate, ...]:  # fmt: skip
+        stage = Stage(tasks=tasks, repeats=repeats, tensors=tensors)
+        return self._price(model, stage, cluster, correction, replayed=replayed)
+
     def _price(
         self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool
     ) -> tuple[Estimate, ...]:
         if isinstance(model, PartwiseCostModel):
-            priced = model.estimate_parts(_unplaced(stage), cluster, remember=self._remember)
+            priced = model.estimate_parts(stage, cluster, remember=self._remember)
         else:
             priced = self._remember(_estimate, model, stage.tasks, stage.repeats, stage.tensors, cluster)
         if correction is not None:
@@ -206,28 +248,39 @@ class Engine:
         return self._remember(replay, stage.tasks, priced) if replayed else priced
 
     def simulate(
-        self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, draw: bool = False
+        self, program: Program, estimates: Prices, job: Job, cluster: Cluster, *, shown: Shown = NOTHING
     ) -> Timeline:
         """One optimizer step. Asynchronous workers cannot be faster than their servers."""
-        habits, replayed = job.stack.plan, job.cuda_graphs
-        run = partial(
-            simulate_step, program, estimates, reads_back=habits.reads_back and not replayed,
-            awaits_inputs=habits.awaits_inputs and not replayed,
-        )  # fmt: skip
-        timeline = run(remember=self._remember)
-        if draw:
+        timeline = self._run(program, estimates, job, remember=self._remember)
+        if shown.spans or shown.work:
+            timeline = replace(timeline, work=list_busy(program, estimates, remember=self._remember))
+        if shown.spans:
             # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
-            timeline = replace(timeline, spans=run(draw=True).spans)
+            timeline = replace(timeline, spans=self.draw(program, estimates, job).spans)
         plan = program.parallelism
         if isinstance(self.model(job), Pricing):
             # Measurements of a user's own cluster hold what its ranks wait for each other.
             timeline = add_waiting(timeline, program)
+        timeline = hold_to_limit(timeline, cluster)
         if not plan.asynchronous:
             return timeline
         round_s = self._round_seconds(timeline, program, job, cluster)
         best = max(cluster.groups, key=lambda group: group.inter.bytes_per_s)
         busy_s = self._server_seconds(job, _alike(cluster, best), replace(plan, asynchronous=False))
         return replace(timeline, duration_s=max(round_s, busy_s))
+
+    def draw(self, program: Program, estimates: Prices, job: Job) -> Timeline:
+        """The step of a program with every span, before anything that devices wait for each other."""
+        return self._run(program, estimates, job, draw=True)
+
+    def _run(
+        self, program: Program, estimates: Prices, job: Job, *, draw: bool = False, remember: Remember = compute
+    ) -> Timeline:
+        habits, replayed = job.stack.plan, job.cuda_graphs
+        return simulate_step(
+            program, estimates, draw=draw, reads_back="gradients" in habits.awaits and not replayed,
+            awaits_inputs="inputs" in habits.awaits and not replayed, remember=remember,
+        )  # fmt: skip
 
     def _round_seconds(self, timeline: Timeline, program: Program, job: Job, cluster: Cluster) -> float:
         """In which as many steps are done as there are workers, each at its own pace."""
@@ -239,11 +292,6 @@ class Engine:
             priced = tuple(self._price(model, stage, own, None, replayed=False) for stage in program.stages)
             per_s += group.num_nodes * group.devices_per_node / simulate_step(program, priced).duration_s
         return cluster.num_devices / per_s
-
-    def draw_step(self, job: Job, cluster: Cluster, plan: Parallelism) -> Timeline:
-        """A step with every span and nothing else of its forecast."""
-        program = self.lower(job, cluster, plan)
-        return self.simulate(program, self.cost(program, job, cluster), job, cluster, draw=True)
 
     def _server_seconds(self, job: Job, cluster: Cluster, plan: Parallelism) -> float:
         """What the servers need for one step of every worker; they send to some while they receive from others."""
@@ -271,7 +319,7 @@ class Engine:
         return regime_memory(self, alone, job, job.regime, cluster, program.parallelism)
 
     def _with_errors(self, profile: MemoryProfile, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
-        """How sure it is, by what is new about the question."""
+        """Its uncertainty, by what is new about the question."""
         setting = describe_setting(job, cluster, plan, remember=self._remember)
         return replace(profile, errors=memory_errors(setting, profile))
 
@@ -290,26 +338,23 @@ class Engine:
         )  # fmt: skip
 
     def answer(
-        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, activity: "GraphCorrection | None" = None
+        self, run: Run, memory: MemoryProfile, job: Job, cluster: Cluster, *, shown: Shown = NOTHING
     ) -> Forecast:
         """The forecast, by whichever part of the model proved best for such a job."""
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
         own = self.own_costs(job)
-        chosen = choose_answer(
-            job, cluster, plan, sure.step, source=getattr(own, "source", "layers"), has_own_costs=own is not None,
-            remember=self._remember,
-        )  # fmt: skip
+        source = getattr(own, "source", "layers")
+        chosen = choose_answer(job.graph, sure.step, source=source, remember=self._remember)
         sure = sure.given_as(chosen.step, unlike=chosen.is_unlike)
-        if chosen.source == "reuse" and timeline.duration_s > 0:
-            timeline = stretch(timeline, chosen.step.seconds / timeline.duration_s)
-        resources = describe_activity(job, cluster, plan, timeline, correction=activity) if timeline.spans else ()
+        resources = describe_activity(job, cluster, plan, timeline) if timeline.spans else ()
         resources = as_sure_as(resources, chosen.step)
         made = _fill_in(job, cluster, run.program, chosen, timeline, memory, tally, remember=self._remember)
-        named = () if job.cost_model is None else (f"tasks are priced by the cost model {job.cost_model!r}",)
-        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster), *sure.says())
-        return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing)
+        name = job.cost_model or PRICED_BY.get(job.method or "")
+        named = () if name is None else (f"tasks are priced by the cost model {name!r}",)
+        notes = (*made.notes, *named, *self._note_kernels(run.program, job, cluster))
+        return replace(made, resources=resources, notes=notes, narrowing=sure.narrowing).saying(uncertainty=sure.says())
 
     def _interval(self, timeline: Timeline, tally: Tally, job: Job, cluster: Cluster, plan: Parallelism) -> Assured:
         """The step with its interval, and what is new about it. A user's own measurements say themselves how sure they are."""
@@ -344,15 +389,20 @@ class Engine:
     def bound_memory(self, job: Job, cluster: Cluster, plan: Parallelism) -> MemoryProfile:
         """Memory that a plan cannot need less than, from the model before any rank shares it: far quicker than the plan itself.
         Its probability to fit is one that the plan does not exceed."""
+        from traincast.forecast._bounds import bound_memory
+
         check_size(plan, cluster)
-        one = self._remember(self._replay_whole, job.graph, plan, job.compiled)
+        one = self._remember(self._replay_whole, job.graph, plan.recompute, job.compiled)
         bound = bound_memory(one, cluster, plan, job.stack)
         setting = describe_setting(job, cluster, plan, remember=self._remember)
         return replace(bound, errors=hopeful_memory_errors(setting, bound))
 
-    def _replay_whole(self, graph: Graph, plan: Parallelism, compiled: bool) -> Pass:
+    def _replay_whole(self, graph: Graph, how: str, compiled: bool) -> Pass:
         """One pass through the model before any rank shares it, without the update, whose needs shrink with its share."""
-        whole = passes_of(self._remember(share_model, self._remember(run_again, graph, plan), _ALONE, compiled))
+        from traincast.forecast._bounds import passes_of
+
+        unsplit = Parallelism(recompute=how)
+        whole = passes_of(split_model(graph, unsplit, compiled=compiled, remember=self._remember))
         return self._remember(replay_tasks, whole.tasks, whole.repeats, whole.tensors, True)
 
     def bound_time(
@@ -364,33 +414,35 @@ class Engine:
         `plain`: the same job where nothing is run again. Its split then stands for this one's, which need not be made: what runs
         again is added as a share of its forward pass.
         """
-        check_size(plan, cluster)
-        corrected = self.calibration is not None or self._may_reuse(job, cluster, plan)
-        if corrected or not isinstance(self.model(job), PartwiseCostModel):
-            return 0.0, 0.0
-        work = self._remember(self._find_work, job.graph, plan, job.compiled, cluster, self.model(job), job.cuda_graphs,
-                              None if plain is None else plain.graph, self.correct(job, cluster))  # fmt: skip
-        return bound_time(work, plan)
+        from traincast.forecast._bounds import bound_time
 
-    def _find_work(
-        self, graph: Graph, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
-        plain: Graph | None, correction: Correction | None,
-    ) -> Work:  # fmt: skip
+        check_size(plan, cluster)
+        corrected = self.calibration is not None
+        if corrected or job.method in UNBOUNDED or not isinstance(self.model(job), PartwiseCostModel):
+            return 0.0, 0.0
+        whole = self._remember(run_again, job.graph, plan.recompute)
+        unsplit = None if plain is None else self._remember(run_again, plain.graph, "none")
+        split = narrow_split(whole, plan, remember=self._remember)
+        how = job.compiled, cluster, self.model(job), job.cuda_graphs, self.correct(job, cluster)
+        return bound_time(self._remember(self._find_work, whole, unsplit, split, *how), plan)
+
+    def _find_work(self, whole: Stage, plain: Stage | None, plan: Parallelism, *how: Any) -> "Work":
         """Of one pass, as the ranks of the tensor, context and expert axes share it."""
+        from traincast.forecast._bounds import RUN_AGAIN
+
         remember = self._remember
-        how = compiled, cluster, model, replayed, correction
         if plain is None:
-            return remember(self._work_of, remember(run_again, graph, plan), plan, *how)
-        unsplit = remember(run_again, plain, _ALONE)
-        alone = remember(self._work_of, unsplit, _ALONE, *how)
-        again = remember(self._work_of, remember(run_again, graph, plan), _ALONE, *how)
+            return self._work_of(whole, plan, *how)
+        alone, again = (remember(self._work_of, one, _ALONE, *how) for one in (plain, whole))
         share = again.again_s / alone.forward_s if alone.forward_s else 0.0
-        return remember(self._work_of, unsplit, plan, *how).run_again(RUN_AGAIN * share)
+        return remember(self._work_of, plain, plan, *how).run_again(RUN_AGAIN * share)
 
     def _work_of(
         self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
         correction: Correction | None,
-    ) -> Work:  # fmt: skip
+    ) -> "Work":  # fmt: skip
+        from traincast.forecast._bounds import add_up_work, passes_of
+
         passes = passes_of(self._remember(share_model, whole, plan, compiled))
         return add_up_work(
             passes.tasks, passes.repeats, self._price(model, passes, cluster, correction, replayed=replayed)
@@ -401,10 +453,11 @@ class Engine:
     ) -> tuple[float, float | None, float | None]:
         """(seconds, USD, joules) of a job whose steps take so long and keep a device computing for so long."""
         step = Estimate(seconds=step_s, low_s=step_s, high_s=step_s)
-        whole = time_job(job, cluster, step, job.graph.batch_size * plan.micro_batches * plan.data)
-        usd = price_job(cluster, whole.total)
         timeline = Timeline(duration_s=step_s, spans=(), shares={}, busy_s=busy_s)
-        return whole.total.seconds, None if usd is None else usd.value, spend_energy(cluster, timeline, whole)
+        global_batch = job.graph.batch_size * plan.micro_batches * plan.data
+        made = assemble(job, cluster, step, timeline, global_batch=global_batch)
+        usd = made["usd"]
+        return made["job"].total.seconds, None if usd is None else usd.value, made["energy_joules"]
 
     def model(self, job: Job) -> CostModel:
         """What prices the tasks of a job."""
@@ -413,13 +466,10 @@ class Engine:
 
     def own_costs(self, job: Job) -> CostModel | None:
         """What prices the tasks of a job instead of the fitted models; None: those do."""
-        if self.costs is not None or job.cost_model is None:
+        name = job.cost_model or PRICED_BY.get(job.method or "")
+        if self.costs is not None or name is None:
             return self.costs
-        return self._remember(name_costs, job.cost_model, stack_of(job))
-
-    def _may_reuse(self, job: Job, cluster: Cluster, plan: Parallelism) -> bool:
-        """Whether the reuse predictor could answer, so that the time of the tasks says nothing of the step."""
-        return self.own_costs(job) is None and not find_gap(job, cluster, plan)
+        return self._remember(name_costs, name, stack_of(job))
 
 
 def stack_of(job: Job) -> Stack:
@@ -450,11 +500,6 @@ def _scale_classes(
     correction: Correction, tasks: tuple[Task, ...], estimates: tuple[Estimate, ...]
 ) -> tuple[Estimate, ...]:
     return correction.apply(tasks, estimates)
-
-
-def _unplaced(stage: Stage) -> Stage:
-    """Whatever its place in a pipeline."""
-    return replace(stage, index=0, num_in_flight=1)
 
 
 def _estimate(
@@ -489,37 +534,28 @@ def _fill_in(
 ) -> Forecast:  # fmt: skip
     plan, step = program.parallelism, chosen.step
     global_batch = program.batch_size * plan.micro_batches * plan.data
-    whole = time_job(job, cluster, step, global_batch)
+    made = assemble(job, cluster, step, timeline, global_batch=global_batch)
     device = cluster.groups[0].device
     flop = remember(_flop_of, job.graph) * plan.micro_batches * plan.data
     peak = remember(_peak_flop_per_s, job.graph, device)
     host = _describe_offload(plan, cluster)
-    joules = spend_energy(cluster, timeline, whole)
     return Forecast(
+        **made,
         workload=job.graph.name,
         cluster=cluster.name,
         device=device.name,
-        num_devices=cluster.num_devices,
-        global_batch=global_batch,
-        step=step,
-        samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
-        timeline=timeline,
         memory=memory,
-        job=whole,
-        usd=price_job(cluster, whole.total),
-        energy_joules=joules,
-        energy_range=(energy := range_energy(joules, whole.total)),
-        kg_co2=weigh_co2(energy, cluster),
         utilization=flop / (step.seconds * peak * cluster.num_devices) if peak and step.seconds else 0.0,
+        recomputed=remember(_share_again, job.graph, plan.recompute),
         grounds=tally.ground_shares,
         unknown_ops=remember(_unknown_ops, job.graph),
         notes=(
             *program.notes,
-            *advise_split(job, cluster, plan),
+            *_advise_split(job, cluster, plan),
             *_describe_links(job.stack, cluster),
             *host,
             *describe_loading(job, cluster, step, global_batch),
-            *describe_checkpoints(job, whole),
+            *describe_checkpoints(job, made["job"]),
             *chosen.notes,
         ),
         source=chosen.source,
@@ -527,9 +563,17 @@ def _fill_in(
     )
 
 
+def _advise_split(job: Job, cluster: Cluster, plan: Parallelism) -> tuple[str, ...]:
+    if len(cluster.groups) == 1:
+        return ()
+    from traincast.forecast._balance import advise_split
+
+    return advise_split(job, cluster, plan)
+
+
 def _describe_links(stack: Stack, cluster: Cluster) -> tuple[str, ...]:
     said = describe_links(cluster)
-    if not stack.plan.own_containers or all(group.devices_per_node == 1 for group in cluster.groups):
+    if "own_containers" not in stack.plan.runs or all(group.devices_per_node == 1 for group in cluster.groups):
         return said
     name = stack.title or stack.name
     return (f"{name} runs each replica in a container of its own, so devices of one node talk over its network", *said)
@@ -560,10 +604,19 @@ def _flop_of(graph: Graph) -> float:
     return graph.flop - sum((op.flop or 0.0) * count for op, count in again if op.phase == "recompute")
 
 
+def _share_again(graph: Graph, how: str) -> float:
+    """FLOP that run again to save memory, over the model's own."""
+    whole = run_again(graph, how)
+    again = zip(whole.tasks, whole.counts(), strict=True)
+    flop = sum((op.flop or 0.0) * count for op, count in again if isinstance(op, Op) and op.phase == "recompute")
+    return flop / (_flop_of(graph) or 1.0)
+
+
 def _unknown_ops(graph: Graph) -> tuple[str, ...]:
     return graph.unknown_ops()
 
 
 def _peak_flop_per_s(graph: Graph, device: Device) -> float:
-    """Of the fastest units that the products of a graph can use."""
-    return max((device.peak_flop_per_s(op.dtype) or 0.0 for op in graph.ops if op.kind in _PRODUCTS), default=0.0)
+    """Of the fastest units that the matmuls of a graph can use: a format that a device lacks runs in a wider one."""
+    dtypes = {op.dtype for op in graph.ops if op.kind in MATMULS}
+    return max((product_flop_per_s(device, dtype)[0] for dtype in dtypes), default=0.0)

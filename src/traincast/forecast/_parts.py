@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from traincast.certainty import ask_gpu_reuse
 from traincast.cost import (
     WEIGHTS,
     Correction,
@@ -15,13 +16,12 @@ from traincast.cost import (
     scale_estimates,
 )
 from traincast.embed import GpuAnswer
-from traincast.forecast._arbitrate import Reuse, ask_gpu_reuse, ask_reuse
-from traincast.forecast._corrections import CALIBRATION_NOTE
 from traincast.forecast._engine import Engine, stack_of
 from traincast.spec import Cluster, Estimate, Forecast, Job, Parallelism, Part
 
 UNUSED = "not used: it proved better only above layers that never saw a whole step"
 UNKNOWING = "it knows nothing like this workload and changes nothing"
+UNMEASURED = "no program that is run so on such data was measured on a GPU"
 MEMBER = {
     "kinds": "one factor for each class of operators",
     "operators": "a network on each operator alone",
@@ -41,12 +41,11 @@ def explain_parts(
     network: Network | None = None,
 ) -> tuple[Part, ...]:
     """Each part's own answer to a forecast's question, and why it is or is not the forecast's."""
-    taught = next((note for note in answer.notes if note.startswith(CALIBRATION_NOTE)), None)
-    plain = answer if taught is None else Engine(costs=costs).forecast(job, cluster, plan)
+    plain = answer if not answer.learned else Engine(costs=costs).forecast(job, cluster, plan)
     parts = _explain_plain(plain, job, cluster, plan, costs=costs, network=network)
     if plain.step.seconds == answer.step.seconds:
         return parts
-    own = Part(name="own runs", step=answer.step, is_answer=True, says=f"what answered before, by {taught}")
+    own = Part(name="own runs", step=answer.step, is_answer=True, says=f"what answered before, by {answer.learned}")
     return *(replace(part, is_answer=False) for part in parts), own
 
 
@@ -66,32 +65,25 @@ def _explain_plain(
     question = job, cluster, plan
     bound_s = _ask(Pricing(ops=Roofline(), stack=stack_of(job), interaction=None), *question)
     layers_s = _ask(layers, *question)
-    reuse = ask_reuse(job, cluster, plan)
-    reused = answer.source == "reuse"
     on_gpus = costs is None and all(is_gpu(group.device) for group in cluster.groups)
     nodes = correction.nodes if correction is not None else None
     gpu_reuse = ask_gpu_reuse(job.graph, compiled=job.compiled, nodes=nodes) if on_gpus else None
-    corrects = not reused and (answer.source == "interaction" or correction is not None)
+    corrects = answer.source == "interaction" or correction is not None
     return (
         Part(
             name="physics", step=_alone(bound_s), is_answer=False,
             says="each operator at fixed shares of the data sheet's rates (roofline), collectives by latency and bandwidth",
         ),
         Part(
-            name="layers", step=_like(answer.step, layers_s) if not reused else _alone(layers_s),
-            is_answer=not reused and not corrects,
-            says=f"{fitted}, in the order of the program"
-            + (f"; mean error {reuse.rival_error:.0%} on our measured steps on such nodes" if reused else ""),
+            name="layers", step=_like(answer.step, layers_s), is_answer=not corrects,
+            says=f"{fitted}, in the order of the program",
         ),
         *(
             _explain_ensemble(question, correction, answer, is_answer=corrects)
             if correction is not None
             else (_explain_interaction(question, used, layers_s, is_answer=corrects, network=network),)
         ),
-        _explain_gpu_reuse(gpu_reuse, layers_s if gpu_reuse is None or gpu_reuse.on_layers else answer.step.seconds)
-        or Part(
-            name="reuse", step=reuse.step, is_answer=reused, says=_explain_reuse(reuse, is_answer=reused, costs=costs)
-        ),
+        _explain_reuse(gpu_reuse, layers_s if gpu_reuse is None or gpu_reuse.on_layers else answer.step.seconds),
     )  # fmt: skip
 
 
@@ -144,10 +136,10 @@ def _explain_interaction(
     return Part(name="interaction", step=_alone(both_s), is_answer=is_answer, says=says)
 
 
-def _explain_gpu_reuse(found: GpuAnswer | None, anchor_s: float) -> Part | None:
-    """The vector's answer on GPUs, above the step it is anchored on; None where no such program was measured."""
+def _explain_reuse(found: GpuAnswer | None, anchor_s: float) -> Part:
+    """The answer of measured programs on GPUs, above the step it is anchored on."""
     if found is None:
-        return None
+        return Part(name="reuse", step=None, is_answer=False, says=UNMEASURED)
     anchor = "the layers" if found.on_layers else "the forecast"
     weight = (
         f"blended in with weight {found.weight:.2f}"
@@ -160,19 +152,6 @@ def _explain_gpu_reuse(found: GpuAnswer | None, anchor_s: float) -> Part | None:
         f"out against {found.rival_error:.1%} without it: {weight}"
     )
     return Part(name="reuse", step=_alone(anchor_s * found.factor), is_answer=False, says=says)
-
-
-def _explain_reuse(reuse: Reuse, *, is_answer: bool, costs: CostModel | None) -> str:
-    if reuse.gap:
-        return f"outside its range: {reuse.gap}"
-    known = (
-        f"{reuse.novelty:.1f} ordinary distances from the nearest measured workload, mean error there {reuse.error:.0%}"
-    )
-    if reuse.rival_error is not None:
-        known += f" against {reuse.rival_error:.0%} for the layers"
-    if is_answer:
-        return f"{known}: chosen"
-    return f"{known}; not used: " + ("other costs are given" if costs is not None else "it is no better here")
 
 
 def _ask(model: CostModel, job: Job, cluster: Cluster, plan: Parallelism) -> float:

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job
+from traincast.forecast._assemble import assemble, time_job
 from traincast.spec import Cluster, Forecast, Job, Parallelism
 from traincast.units import show_seconds
 
 if TYPE_CHECKING:
-    from traincast.forecast._engine import Engine
+    from traincast.forecast._engine import Engine, Shown
 
 
-def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, found: Forecast) -> Forecast:
+def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, shown: "Shown") -> Forecast:
     """The forecast with a batch that grows from `rampup_batch` to the whole one over `rampup_samples`. Smaller batches have
     fewer passes, and the time of a step is linear in its passes, in a pipeline too; so two steps tell all."""
-    start = job.rampup_batch
+    start, plain = job.rampup_batch, replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
+    found = engine.forecast(plain, cluster, plan, shown=shown)
     if start is None or job.rampup_samples is None:
         return found
-    plain = replace(job, rampup_batch=None, rampup_samples=None, rampup_increment=None)
     per_pass = job.graph.batch_size * plan.data
     sizes = list_batches(start, found.global_batch, job.rampup_increment or start, per_pass)
     if not sizes:
@@ -50,15 +50,14 @@ def ramp_up(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, fou
     whole = replace(
         whole, num_samples=float(trained if job.steps is not None or samples is None else min(trained, samples))
     )
-    joules = spend_energy(cluster, found.timeline, whole)
     note = (
         f"the batch grows from {start:,} to {found.global_batch:,} over {job.rampup_samples:,.0f} samples: {early:,} of "
         f"{steps:,} steps and {show_seconds(spent_s)} of training; the step shown is that of the whole batch"
     )
-    return replace(
-        found, job=whole, usd=price_job(cluster, whole.total), energy_joules=joules,
-        energy_range=range_energy(joules, whole.total), notes=(*found.notes, note),
+    made = assemble(
+        job, cluster, found.step, found.timeline, global_batch=found.global_batch, num_devices=found.num_devices, whole=whole
     )  # fmt: skip
+    return replace(found, **made, notes=(*found.notes, note))
 
 
 def walk(counts: Sequence[int], steps: float) -> list[float]:

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traincast.forecast._activity import describe_activity
-from traincast.forecast._arbitrate import stretch
-from traincast.forecast._device_memory import outside_bytes
-from traincast.forecast._job_time import price_job, range_energy, spend_energy, time_job, weigh_co2
+from traincast.forecast._assemble import assemble, stretch
+from traincast.forecast._memory import outside_bytes
 from traincast.forecast._rollout import LOG_SIGMA, Generation, generate
+from traincast.noun import noun
 from traincast.spec import (
+    BusyTime,
     Cluster,
     Estimate,
     Forecast,
@@ -20,7 +21,6 @@ from traincast.spec import (
     Parallelism,
     Pass,
     Phase,
-    Range,
     Regime,
     Rollout,
     Span,
@@ -29,8 +29,7 @@ from traincast.spec import (
 from traincast.units import NORMAL_90, show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from traincast.forecast._engine import Engine
-    from traincast.resources import GraphCorrection
+    from traincast.forecast._engine import Engine, Shown
 
 KEPT_ROLES = ("parameter", "optimizer_state", "buffer")
 """What stays on a device between the steps of a model."""
@@ -38,7 +37,7 @@ FROZEN_ROLE, CACHE_ROLE, KEPT_ROLE = "other models", "key-value cache", "trainin
 ROLLOUT, SCORING, TRAINING, SYNC = "rollout", "scoring", "training", "weight sync"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Beside:
     """The forecast of a model that runs beside the trained one."""
 
@@ -74,16 +73,15 @@ def plan_of(run: Pass, plan: Parallelism) -> Parallelism:
     if run.is_trained:
         return plan
     return replace(plan, zero=3 if plan.zero == 3 else 0, shard=plan.shard if plan.zero == 3 else None, regather=None,
-                   recompute="none", offload_optimizer=False, offload_activations=False, activation_dtype=None)  # fmt: skip
+                   recompute="none", offload_optimizer=False, offload_activations=False)  # fmt: skip
 
 
-def forecast_regime(
-    engine: "Engine", job: Job, regime: Regime, cluster: Cluster, plan: Parallelism, *, draw: bool,
-    activity: "GraphCorrection | None",
-) -> Forecast:  # fmt: skip
+def forecast_regime(engine: "Engine", job: Job, cluster: Cluster, plan: Parallelism, shown: "Shown") -> Forecast:
     """The whole step of a regime."""
-    plain = replace(job, regime=None)
-    main = engine.forecast(plain, cluster, plan, draw=draw)
+    regime, plain = job.regime, replace(job, regime=None)
+    main = engine.forecast(plain, cluster, plan, shown=replace(shown, activity=None))
+    if regime is None:
+        return main
     if regime.sizes:
         main = _join_sizes(engine, main, plain, regime, cluster, plan)
     beside = [_forecast_pass(engine, run, plain, cluster, plan) for run in regime.passes]
@@ -92,25 +90,18 @@ def forecast_regime(
         generation = _generate(engine, regime.rollout, plain, cluster, plan, main.memory, beside)
     memory = _join_memory(main.memory, beside, generation)
     phases, step = _join_phases(regime, main, beside, generation, cluster)
-    timeline = _join_timeline(regime, main, beside, generation, step, draw=draw)
+    timeline = _join_timeline(regime, main, beside, generation, step)
     global_batch = main.global_batch if regime.rollout is None else regime.rollout.num_responses
     num_extra = regime.rollout.num_devices if regime.rollout is not None else 0
-    paid = (cluster.num_devices + num_extra) / cluster.num_devices
-    whole = time_job(plain, cluster, step, global_batch)
-    usd, joules = price_job(cluster, whole.total), spend_energy(cluster, timeline, whole)
-    joules = None if joules is None else joules * paid
-    energy = range_energy(joules, whole.total)
     worked = main.utilization * main.step.seconds * regime.num_updates + sum(
         one.utilization * one.seconds for one in beside
     )
-    resources = describe_activity(plain, cluster, plan, timeline, correction=activity) if timeline.spans else ()
+    resources = describe_activity(plain, cluster, plan, timeline) if timeline.spans else ()
+    num_devices = cluster.num_devices + num_extra
     return replace(
-        main, step=step, timeline=timeline, memory=memory, job=whole, phases=phases, resources=resources,
-        global_batch=global_batch, samples_per_s=global_batch / step.seconds if step.seconds else math.inf,
-        num_devices=cluster.num_devices + num_extra,
-        usd=None if usd is None else Range(value=usd.value * paid, low=usd.low * paid, high=usd.high * paid),
-        energy_joules=joules, energy_range=energy, kg_co2=weigh_co2(energy, cluster),
-        utilization=worked / (step.seconds * paid) if step.seconds else 0.0,
+        main, **assemble(plain, cluster, step, timeline, global_batch=global_batch, num_devices=num_devices),
+        memory=memory, phases=phases, resources=resources,
+        utilization=worked / (step.seconds * (num_devices / cluster.num_devices)) if step.seconds else 0.0,
         notes=(*main.notes, *_notes(regime, generation, memory, num_extra)),
     )  # fmt: skip
 
@@ -351,8 +342,6 @@ def _join_timeline(
     beside: Sequence[Beside],
     generation: Generation | None,
     step: Estimate,
-    *,
-    draw: bool,
 ) -> Timeline:
     """Shares by the time of each phase; generation reads memory. Drawn: one optimizer step in full, every other phase whole."""
     parts: list[tuple[str, float, Timeline | None, str]] = []
@@ -380,11 +369,27 @@ def _join_timeline(
         busy += timeline.busy_s * times
         sent += timeline.communication_s * times
     scale = step.seconds / total
-    spans = _draw(parts, main.timeline, scale) if draw else ()
+    spans = _draw(parts, main.timeline, scale) if main.timeline.spans else ()
     return Timeline(
         duration_s=step.seconds, spans=spans, shares=shares, exposed_by_axis=exposed, busy_s=min(busy, step.seconds),
-        communication_s=sent,
+        communication_s=sent, work=_list_work(parts, main.timeline, scale),
     )  # fmt: skip
+
+
+def _list_work(
+    parts: Sequence[tuple[str, float, Timeline | None, str]], main: Timeline, scale: float
+) -> tuple[BusyTime, ...]:
+    """The optimizer's steps sort by sort, every other phase whole; nothing where nobody asked."""
+    if not main.work:
+        return ()
+    found: list[BusyTime] = []
+    for name, seconds, timeline, category in parts:
+        if timeline is main:
+            times = scale * seconds / main.duration_s if main.duration_s else 0.0
+            found += [replace(one, seconds=one.seconds * times) for one in main.work]
+        else:
+            found.append(BusyTime(name=name, category=category, layer=name, seconds=seconds * scale))
+    return tuple(found)
 
 
 def _draw(parts: Sequence[tuple[str, float, Timeline | None, str]], main: Timeline, scale: float) -> tuple[Span, ...]:

@@ -4,12 +4,13 @@ import bisect
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from traincast.cost import Pipelined, copy_bytes_per_s
 from traincast.errors import IllegalPlan
+from traincast.noun import noun
 from traincast.spec import Cluster, Collective, Graph, Job, Lengths, NodeGroup, Parallelism, Rollout, Stack
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ COPY_EFFICIENCY = 0.8
 _GOLDEN = 0.6180339887498949
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Generation:
     """One rollout."""
 
@@ -164,7 +165,7 @@ def price_tokens(
     return step_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Speeds:
     step_s: Callable[[int], float]
     """Of one token of each of so many sequences."""
@@ -172,7 +173,7 @@ class Speeds:
     """For each token that lies in the cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Followed:
     seconds: float
     num_steps: float

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from traincast.cost import (
     with_constants,
 )
 from traincast.forecast._engine import Engine
+from traincast.noun import noun
 from traincast.simulate import add_waiting, simulate_step
 from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, PlanHabits, Program, Stack, Timeline
 
@@ -31,11 +32,11 @@ HOST_TIMES = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s
 SLOWER_HOSTS = (2.5, 6.0)
 SLOWER_LINKS = (3.0, 9.0)
 LINKS = ("intra_factor", "inter_factor")
-COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor", "ring_step_s")
+COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor")
 COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class KnownStep:
     """A measured step, lowered and priced once without the constants of any stack."""
 
@@ -93,11 +94,12 @@ def know_step(
     """Lower and price a step whose duration was measured."""
     # Constants are applied later; what the libraries of the stack's version do is not among them, nor how it runs replicas.
     bare = Stack(
-        kernels=job.stack.kernels, plan=PlanHabits(own_containers=job.stack.plan.own_containers), ring_step_s=0.0
+        kernels=job.stack.kernels,
+        plan=PlanHabits(runs=tuple({"own_containers"} & {*job.stack.plan.runs})),
     )
     engine = Engine(costs=replace(costs or Pricing(), stack=bare))
     program = engine.lower(job, cluster, plan)
-    seen = part_replicas(cluster) if bare.plan.own_containers else cluster
+    seen = part_replicas(cluster) if "own_containers" in bare.plan.runs else cluster
     crossing = {
         id(stage.tasks): tuple(isinstance(t, Collective) and find_route(t, seen).num_nodes > 1 for t in stage.tasks)
         for stage in {id(stage.tasks): stage for stage in program.stages}.values()
@@ -109,8 +111,8 @@ def know_step(
         crossing=tuple(crossing[id(stage.tasks)] for stage in program.stages),
         seconds=seconds,
         cuda_graphs=job.cuda_graphs,
-        reads_back=job.stack.plan.reads_back,
-        awaits_inputs=job.stack.plan.awaits_inputs,
+        reads_back="gradients" in job.stack.plan.awaits,
+        awaits_inputs="inputs" in job.stack.plan.awaits,
     )
 
 

@@ -8,11 +8,6 @@ from traincast.integrate._watch import CAUSES, Comparison, Finding, RunWatch, St
 __all__ = ["CAUSES", "Comparison", "Finding", "RunWatch", "StepTime"]
 
 if TYPE_CHECKING:
-    from traincast.integrate._here import cluster_of_cores as cluster_of_cores
+    from traincast.integrate._here import cluster_of_cores
 
-__getattr__ = load_lazily(
-    __name__,
-    {
-        "_here": ("cluster_of_cores",),
-    },
-)
+__getattr__ = load_lazily(__name__)

@@ -4,18 +4,16 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from traincast import catalog
-from traincast.cost import Pricing
+from traincast.cost import Calibrated, Pricing
 from traincast.errors import InvalidInput, UnknownName
-from traincast.forecast import forecast
 from traincast.learn import (
-    Calibrated,
-    Fit,
-    Load,
+    CalibrationLoad,
+    RatesFit,
     anchors,
     choose_loads,
     expected_cost_s,
@@ -29,6 +27,8 @@ from traincast.learn import (
     step_load,
     to_machine_rates,
 )
+from traincast.noun import noun
+from traincast.plan import forecast
 from traincast.profile import Protocol
 from traincast.spec import (
     Attr,
@@ -53,8 +53,8 @@ QUICK = Protocol(num_rounds=2, block_s=0.02, warm_up_s=0.005, min_repeats=3)
 LOOPBACK = Link(name="loopback", bytes_per_s=2e9, latency_s=3e-5, source="assumed for processes of one host")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+@noun
+class MachinePlace:
     """Where this process runs and how many do the same."""
 
     device: str = "cpu"
@@ -71,8 +71,8 @@ class Place:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+@noun
+class PreparedModel:
     """A forecast for this machine and the names under which its measurements are kept."""
 
     forecast: Forecast
@@ -81,14 +81,16 @@ class Prepared:
     graph: Graph | None = None
 
 
-def find_place(device: str) -> Place:
+def find_place(device: str) -> MachinePlace:
     """The current device; ranks as torchrun and Slurm tell them to every process."""
     import torch
 
     num_ranks = torch.distributed.get_world_size() if _is_distributed() else 1
     local = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
     name = torch.cuda.get_device_name() if device == "cuda" else ""
-    return Place(device=device, name=name, num_ranks=num_ranks, ranks_per_node=local if num_ranks % local == 0 else 1)
+    return MachinePlace(
+        device=device, name=name, num_ranks=num_ranks, ranks_per_node=local if num_ranks % local == 0 else 1
+    )
 
 
 def _is_distributed() -> bool:
@@ -100,7 +102,7 @@ def _is_distributed() -> bool:
 def forecast_here(
     graph: Graph,
     *,
-    place: Place,
+    place: MachinePlace,
     num_steps: int | None = None,
     accumulate: int = 1,
     compiled: bool = False,
@@ -108,7 +110,7 @@ def forecast_here(
     calibration: str | Path | Calibration | MachineRates | None = None,
     measuring_s: float = 2.0,
     store: Store | None = None,
-) -> Prepared:
+) -> PreparedModel:
     """The forecast of a step (and of `num_steps` of them) on this machine.
 
     A GPU is priced by its name in the catalogue. A CPU is in no catalogue: it is priced by a calibration, or by measuring
@@ -144,20 +146,20 @@ def forecast_here(
         answer = forecast(job, cluster, plan, costs=Calibrated(rates=kept, others=Pricing().estimate), draw=True)
         note = f"priced by {len(measured)} measurements on this machine, {measuring_s:g} s of them for this job"
         answer = _widen(answer, float(fit.log_spread([step])[0]), note=note)
-    return Prepared(forecast=answer, experiment=experiment, environment=environment, graph=graph)
+    return PreparedModel(forecast=answer, experiment=experiment, environment=environment, graph=graph)
 
 
 def _measure(
-    step: Load, *, is_plain: bool, environment: Environment, budget_s: float, store: Store | None
-) -> tuple[Fit, list[Load], list[float]]:
+    step: CalibrationLoad, *, is_plain: bool, environment: Environment, budget_s: float, store: Store | None
+) -> tuple[RatesFit, list[CalibrationLoad], list[float]]:
     """Peaks first, then the operators of this step that tell most about it within the budget; then fit."""
-    from traincast.profile import operator_subjects
+    from traincast.profile import subject_of
 
     marks = anchors()
     candidates = [*marks, *operators_of([step])]
     with Store(":memory:") if store is None else nullcontext(store) as kept:
         # Six short operators, whatever the budget: without the peaks there is no prior.
-        _visit(operator_subjects([load.experiment for load in marks]), kept, environment, budget_s=math.inf)
+        _visit([subject_of(load.experiment) for load in marks], kept, environment, budget_s=math.inf)
         seconds_of = seconds_by_key(kept, environment)
         first = start_fit([*candidates, step], find_peaks(marks, seconds_of))
         costs = [expected_cost_s(load, first, QUICK) for load in (*candidates, step)]
@@ -167,7 +169,7 @@ def _measure(
             first, [*candidates, step], costs=costs, budget_s=budget_s, measured=known, forbidden=[len(candidates)]
         )
         wanted = [candidates[index].experiment for index in chosen if index < len(candidates)]
-        _visit(operator_subjects(wanted), kept, environment, budget_s=budget_s)
+        _visit([subject_of(each) for each in wanted], kept, environment, budget_s=budget_s)
         seconds_of = seconds_by_key(kept, environment)
     measured = [load for load in candidates if seconds_of.get(load.experiment.key, 0.0) > 0]
     seconds = [seconds_of[load.experiment.key] for load in measured]
@@ -182,7 +184,7 @@ def _visit(subjects: Sequence[Any], store: Store, environment: Environment, *, b
         pass
 
 
-def _gpus(place: Place) -> Cluster:
+def _gpus(place: MachinePlace) -> Cluster:
     try:
         device = catalog.device(place.name)
     except UnknownName as error:
@@ -192,9 +194,11 @@ def _gpus(place: Place) -> Cluster:
     )
 
 
-def cluster_of_cores(calibration: MachineRates, *, place: Place | None = None, name: str | None = None) -> Cluster:
+def cluster_of_cores(
+    calibration: MachineRates, *, place: MachinePlace | None = None, name: str | None = None
+) -> Cluster:
     """The processes of a host as devices whose peaks are the best rates of its calibration."""
-    place = place or Place()
+    place = place or MachinePlace()
     name = name or calibration.environment.device
     rates = calibration.rates.values()
     matmul = [rate.flop_per_s for group, rate in calibration.rates.items() if group.split(":")[0] == "matmul"]

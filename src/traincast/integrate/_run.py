@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from traincast.errors import TraincastError
-from traincast.integrate._here import Prepared
+from traincast.integrate._here import PreparedModel
 from traincast.integrate._watch import Comparison, RunWatch, StepTime
 from traincast.learn import keep_graph
 from traincast.profile import DeviceSampler
@@ -29,7 +29,7 @@ def tell(text: str) -> None:
     sys.stderr.write(f"traincast: {text}\n")
 
 
-class Run:
+class WatchedRun:
     """One run. The loop reports `waited`, `spent_outside` and `step_ends`; everything else follows from the clock."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Run:
         """`num_threads` that compute on a CPU; None where something else computes. A rank with peers waits for them too.
         `sampler`: reads the driver and the network beside the loop."""
         self.watch = RunWatch(None, num_steps=num_steps, warm_up=warm_up)
-        self.prepared: Prepared | None = None
+        self.prepared: PreparedModel | None = None
         self.check_every = max(1, check_every)
         self._say = say
         self._clock = clock
@@ -69,7 +69,7 @@ class Run:
     def forecast(self) -> Forecast | None:
         return self.watch.forecast
 
-    def foresee(self, prepare: Callable[[Store | None], Prepared]) -> None:
+    def foresee(self, prepare: Callable[[Store | None], PreparedModel]) -> None:
         """Make the forecast. Training goes on without one: a run must never fail because it is watched."""
         try:
             with contextlib.nullcontext(None) if self._store is None else Store(self._store) as store:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Estimate, Forecast
 from traincast.units import NORMAL_90, show_seconds
 
@@ -28,7 +29,7 @@ EXPLAINS = 1 / 3
 """Share of the excess that a cause must explain to be named as the cause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class StepTime:
     """What one step took."""
 
@@ -51,7 +52,7 @@ class StepTime:
                 raise InvalidInput(f"a step time of {amount} s; durations are finite and at least 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Finding:
     """Why a run is slower than forecast."""
 
@@ -65,7 +66,7 @@ class Finding:
 CAUSES = ("input pipeline", "straggler", "throttling", "contention", "everywhere")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Comparison:
     """The run so far beside its forecast."""
 
@@ -168,7 +169,7 @@ class RunWatch:
         )  # fmt: skip
 
     def remaining(self) -> Estimate | None:
-        """Time to the end of the last step: forecast and observed steps weighed by how sure each is."""
+        """Time to the end of the last step: forecast and observed steps weighed by their uncertainty."""
         if self.num_steps is None:
             return None
         left = max(0, self.num_steps - self.num_done)

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from traincast.capture import capture
-from traincast.integrate._here import Prepared, find_place, forecast_here
-from traincast.integrate._run import Run, tell
+from traincast.integrate._here import PreparedModel, find_place, forecast_here
+from traincast.integrate._run import WatchedRun, tell
 from traincast.profile import DeviceSampler, find_meter
 from traincast.spec import Attr, Calibration, Graph
 from traincast.store import Store
 
 
-class TorchRun(Run):
+class TorchRun(WatchedRun):
     """A run of a PyTorch loop. Every rank has one; only the first of them speaks and keeps measurements."""
 
     def __init__(self, model: nn.Module, *, store: str | os.PathLike[str] | None = None,
@@ -196,7 +196,7 @@ def foresee(
 ) -> None:
     """Record and forecast on the first rank; the others wait, so that they do not disturb what it measures."""
 
-    def prepare(store: Store | None) -> Prepared:
+    def prepare(store: Store | None) -> PreparedModel:
         devices = [torch.cuda.current_device()] if run.device == "cuda" else []
         # Recording and measuring draw random numbers; the training must draw what it would have drawn without them.
         with torch.random.fork_rng(devices=devices):

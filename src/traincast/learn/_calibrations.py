@@ -10,19 +10,19 @@ import numpy as np
 
 from traincast.errors import InvalidInput
 from traincast.files import calibrations_folder, load_calibration, save_calibration
-from traincast.learn._fit import NUM_STEP_FACTORS, Fit
-from traincast.learn._loads import OPERATOR_SPREAD, STEP_SPREAD, Load
+from traincast.learn._fit import NUM_STEP_FACTORS, RatesFit
+from traincast.learn._loads import OPERATOR_SPREAD, STEP_SPREAD, CalibrationLoad
 from traincast.spec import Calibration, CollectiveRates, Environment, MachineRates, Rates, groups_of
 
 __all__ = ["calibrations_folder", "load_calibration", "rates_of", "save_calibration", "to_machine_rates"]
 
 
 def to_machine_rates(
-    fit: Fit,
+    fit: RatesFit,
     *,
     name: str,
     environment: Environment,
-    loads: Sequence[Load],
+    loads: Sequence[CalibrationLoad],
     seconds: Sequence[float],
     measuring_s: float,
     errors: Mapping[str, float] | None = None,

@@ -7,19 +7,20 @@ how fast the operator itself is: dropout, bound by random numbers, does not wait
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
-from traincast.learn._loads import Load
+from traincast.learn._loads import CalibrationLoad
+from traincast.noun import noun
 from traincast.spec import calls_of, groups_of
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Prior:
     """What is believed of a kind before any measurement, as shares of the machine's peaks."""
 
@@ -47,7 +48,7 @@ NUM_STEP_FACTORS = 5
 UNKNOWN_INFLATION = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Peaks:
     """The machine at its best."""
 
@@ -61,8 +62,8 @@ class Peaks:
         return 0.5 / self.bytes_per_s if self.cold_s_per_byte is None else self.cold_s_per_byte
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+@noun
+class RatesFit:
     """Groups of operators and the logarithms of their overhead, seconds per FLOP and seconds per byte."""
 
     chains: tuple[tuple[str, ...], ...]
@@ -79,17 +80,17 @@ class Fit:
     def groups(self) -> tuple[str, ...]:
         return tuple(chain[0] for chain in self.chains)
 
-    def predict(self, loads: "Sequence[Load] | Amounts") -> Array:
+    def predict(self, loads: "Sequence[CalibrationLoad] | Amounts") -> Array:
         return _evaluate(_amounts(loads, self.groups), self.theta)[0]
 
-    def sensitivities(self, loads: "Sequence[Load] | Amounts") -> Array:
+    def sensitivities(self, loads: "Sequence[CalibrationLoad] | Amounts") -> Array:
         """d ln(seconds) in units of the residual, by factors that are independent and of unit spread before any
         measurement: the features of the design."""
         amounts = _amounts(loads, self.groups)
         gradient = _evaluate(amounts, self.theta)[1] / amounts.spread[:, None]
         return np.asarray(gradient @ np.linalg.cholesky(self.covariance), dtype=np.float64)
 
-    def log_spread(self, loads: "Sequence[Load] | Amounts") -> Array:
+    def log_spread(self, loads: "Sequence[CalibrationLoad] | Amounts") -> Array:
         """Of each prediction: what the parameters leave open and what the model misses."""
         amounts = _amounts(loads, self.groups)
         gradient = _evaluate(amounts, self.theta)[1]
@@ -97,15 +98,8 @@ class Fit:
         inflation = np.where(amounts.is_step, self.step_inflation, 1.0)
         return np.asarray(inflation * np.sqrt(open_part + amounts.spread**2), dtype=np.float64)
 
-    def with_one_rate(self, *, overhead_s: float, s_per_flop: float, s_per_byte: float) -> "Fit":
-        """Every group alike, and steps that cost what their operators do: the roofline's idea."""
-        tiny = 1e-16
-        alike = np.log(np.maximum([overhead_s, s_per_flop, s_per_byte], tiny))
-        nothing_more = [0.0, 0.0, *np.log([tiny] * (NUM_STEP_FACTORS - 2))]
-        return replace(self, theta=np.concatenate([np.tile(alike, len(self.chains)), nothing_more]))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Amounts:
     """Loads as a matrix: calls, FLOP and bytes in each group of operators."""
 
@@ -133,7 +127,7 @@ class Amounts:
         )
 
     @staticmethod
-    def of(loads: Sequence[Load], groups: tuple[str, ...]) -> "Amounts":
+    def of(loads: Sequence[CalibrationLoad], groups: tuple[str, ...]) -> "Amounts":
         position = {group: 3 * index for index, group in enumerate(groups)}
         matrix = np.zeros((len(loads), 3 * len(groups)))
         calls, moved, updated = np.zeros(len(loads)), np.zeros(len(loads)), np.zeros(len(loads))
@@ -156,11 +150,11 @@ class Amounts:
         )  # fmt: skip
 
 
-def _amounts(loads: Sequence[Load] | Amounts, groups: tuple[str, ...]) -> Amounts:
+def _amounts(loads: Sequence[CalibrationLoad] | Amounts, groups: tuple[str, ...]) -> Amounts:
     return loads if isinstance(loads, Amounts) else Amounts.of(loads, groups)
 
 
-def start_fit(loads: Sequence[Load], peaks: Peaks) -> Fit:
+def start_fit(loads: Sequence[CalibrationLoad], peaks: Peaks) -> RatesFit:
     """Before any measurement: every group as its kind's prior says."""
     by_group = {chain[0]: chain for load in loads for chain in map(groups_of, load.ops)}
     chains = tuple(by_group[group] for group in sorted(by_group))
@@ -179,7 +173,7 @@ def start_fit(loads: Sequence[Load], peaks: Peaks) -> Fit:
     covariance[:-NUM_STEP_FACTORS, :-NUM_STEP_FACTORS] = np.kron(_kinship(chains), np.eye(3))
     own = (COMPUTE_SCALE_SPREAD, OVERHEAD_SCALE_SPREAD, CALL_SPREAD, COLD_SPREAD, COLD_SPREAD)
     covariance[-NUM_STEP_FACTORS:, -NUM_STEP_FACTORS:] = np.diag(np.square(own))
-    return Fit(chains=chains, theta=start, prior=start, covariance=covariance, information=_inverse(covariance))
+    return RatesFit(chains=chains, theta=start, prior=start, covariance=covariance, information=_inverse(covariance))
 
 
 def _kinship(chains: Sequence[tuple[str, ...]]) -> Array:
@@ -198,8 +192,12 @@ def _kinship(chains: Sequence[tuple[str, ...]]) -> Array:
 
 
 def refit(
-    fit: Fit, loads: Sequence[Load] | Amounts, seconds: Sequence[float] | Array, *, num_iterations: int = 60
-) -> Fit:
+    fit: RatesFit,
+    loads: Sequence[CalibrationLoad] | Amounts,
+    seconds: Sequence[float] | Array,
+    *,
+    num_iterations: int = 60,
+) -> RatesFit:
     """The most probable factors given prior and measurements: damped Gauss-Newton on robust log residuals."""
     if not len(loads):
         return fit

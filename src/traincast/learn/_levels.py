@@ -5,12 +5,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from traincast import catalog
 from traincast.cost import load_learned
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import DeviceLevel, Op
 from traincast.units import DTYPE_BYTES, parse_seconds
 
@@ -20,7 +20,7 @@ SHAPE_LOG_SIGMA, LEVEL_LOG_SIGMA = 0.09, 0.1
 WORDS = "DEVICE FORMAT MxNxK TIME, such as 'h100-sxm-80g bf16 2048x16384x4096 0.35ms'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuredProduct:
     """One product of (m x k) with (k x n), timed alone."""
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from traincast.errors import InvalidInput
 from traincast.learn._calibrations import to_machine_rates
 from traincast.learn._choose import choose_loads, expected_cost_s
-from traincast.learn._fit import Fit, Peaks, refit, start_fit
-from traincast.learn._loads import Candidates, Load, operator_load
+from traincast.learn._fit import Peaks, RatesFit, refit, start_fit
+from traincast.learn._loads import CalibrationCandidates, CalibrationLoad, operator_load
+from traincast.noun import noun
 from traincast.profile import Progress, Protocol, Subject, Visit, measure, steady_seconds
 from traincast.spec import Environment, MachineRates, Op
 from traincast.store import Store
@@ -23,41 +24,34 @@ LARGE_COPY_BYTES = 2**24
 """More than the caches of one core hold."""
 
 
-def keep(visits: Iterable[Visit], store: Store, environment: Environment) -> Iterator[Visit]:
-    """Write each finished block down before the next begins: a run killed later loses nothing finished."""
+def keep(
+    visits: Iterable[Visit], store: Store, environment: Environment, *, budget_s: float = math.inf
+) -> Iterator[Visit]:
+    """Write each finished block down before the next begins, until the budget is spent: a run killed later loses nothing
+    finished."""
+    started = time.monotonic()
     for visit in visits:
         if visit.block is not None:
             store.append(visit.experiment, environment, visit.block)
-        yield visit
-
-
-def run_subjects(
-    subjects: Sequence[Subject],
-    *,
-    store: Store,
-    environment: Environment,
-    protocol: Protocol,
-    canary: Callable[[], float] | None = None,
-    progress: Progress | None = None,
-    budget_s: float = math.inf,
-) -> Iterator[Visit]:
-    """Measure into the store, leaving out what it already holds, until all is done or the budget is spent."""
-    started = time.monotonic()
-    visits = measure(
-        subjects,
-        protocol=protocol,
-        canary=canary,
-        progress=progress,
-        num_done=lambda experiment: store.num_blocks(experiment, environment),
-    )
-    for visit in keep(visits, store, environment):
         yield visit
         if time.monotonic() - started > budget_s:
             return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+def run_subjects(
+    subjects: Sequence[Subject], *, store: Store, environment: Environment, protocol: Protocol,
+    canary: Callable[[], float] | None = None, progress: Progress | None = None, budget_s: float = math.inf,
+) -> Iterator[Visit]:  # fmt: skip
+    """Measure into the store, leaving out what it already holds, until all is done or the budget is spent."""
+    visits = measure(
+        subjects, protocol=protocol, canary=canary, progress=progress,
+        num_done=lambda experiment: store.num_blocks(experiment, environment),
+    )  # fmt: skip
+    yield from keep(visits, store, environment, budget_s=budget_s)
+
+
+@noun
+class CheckScore:
     """Relative errors on measurements that were not fitted, and the share of them that the 90% interval holds."""
 
     num_cases: int
@@ -67,23 +61,23 @@ class Score:
     coverage: float | None = None
 
     @staticmethod
-    def of(predicted: Array, measured: Sequence[float], log_spread: Array | None = None) -> "Score":
+    def of(predicted: Array, measured: Sequence[float], log_spread: Array | None = None) -> "CheckScore":
         errors = np.abs(predicted / np.asarray(measured) - 1)
         off = np.abs(np.log(predicted / np.asarray(measured)))
         held = None if log_spread is None else float(np.mean(off <= NORMAL_90 * log_spread))
-        return Score(
+        return CheckScore(
             num_cases=len(errors), mean=float(errors.mean()), median=float(np.median(errors)), worst=float(errors.max()),
             coverage=held,
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Outcome:
     """What a calibration brought, and on what it was checked."""
 
     calibration: MachineRates
-    before: Score
-    after: Score
+    before: CheckScore
+    after: CheckScore
     num_operators: int
     num_steps: int
     measuring_s: float
@@ -92,7 +86,7 @@ class Outcome:
     """Typical half-width of the 90% interval of a held-out step, relative."""
 
 
-def find_peaks(loads: Sequence[Load], seconds_of: Mapping[str, float]) -> Peaks:
+def find_peaks(loads: Sequence[CalibrationLoad], seconds_of: Mapping[str, float]) -> Peaks:
     """The best rates any measured operator reached; without any, those of a plain core."""
     flop_rates, byte_rates, large_copies = [], [], []
     for load in loads:
@@ -108,7 +102,7 @@ def find_peaks(loads: Sequence[Load], seconds_of: Mapping[str, float]) -> Peaks:
     return Peaks(flop_per_s=max(flop_rates, default=2e10), bytes_per_s=best, cold_s_per_byte=cold)
 
 
-def anchors() -> list[Load]:
+def anchors() -> list[CalibrationLoad]:
     """The few operators that show the peaks of a machine."""
     from traincast.profile import experiment_of
 
@@ -136,13 +130,13 @@ def seconds_by_key(store: Store, environment: Environment) -> dict[str, float]:
     return {key: each.seconds for key, each in steadied.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuringSetup:
     """Where experiments run, how they are repeated, and where their results are kept."""
 
     store: Store
     environment: Environment
-    prepare: Callable[[Sequence[Load]], Sequence[Subject]]
+    prepare: Callable[[Sequence[CalibrationLoad]], Sequence[Subject]]
     protocol: Protocol
     canary: Callable[[], float] | None = None
     progress: Progress | None = None
@@ -164,7 +158,7 @@ class _Campaign:
     spent_s: float = 0.0
     price_ratio: float = 1.0
 
-    def visit(self, loads: Sequence[Load], *, limit_s: float, protocol: Protocol | None = None) -> float:
+    def visit(self, loads: Sequence[CalibrationLoad], *, limit_s: float, protocol: Protocol | None = None) -> float:
         started = time.monotonic()
         setup = self.setup
         for done in run_subjects(
@@ -175,7 +169,7 @@ class _Campaign:
                 self.failures[done.experiment.key] = done.failure
         return time.monotonic() - started
 
-    def take_turn(self, turn: int, fit: Fit, loads: Sequence[Load]) -> bool:
+    def take_turn(self, turn: int, fit: RatesFit, loads: Sequence[CalibrationLoad]) -> bool:
         """Measure what is worth most by the fit so far; False where no budget or nothing of use is left."""
         seconds_of = self.setup.seconds_by_key()
         left_s = self.budget_s - self.spent_s
@@ -198,7 +192,7 @@ class _Campaign:
 
 
 def calibrate_machine(
-    candidates: Candidates,
+    candidates: CalibrationCandidates,
     setup: MeasuringSetup,
     *,
     name: str,
@@ -219,7 +213,7 @@ def calibrate_machine(
     peaks = find_peaks(marks, setup.seconds_by_key())
     loads = [*candidates.loads, *marks]
     first = start_fit([*loads, *candidates.held_out], peaks)
-    fit, measured, seconds = first, list[Load](), list[float]()
+    fit, measured, seconds = first, list[CalibrationLoad](), list[float]()
     for turn in range(num_plans):
         if not campaign.take_turn(turn, fit, loads):
             break
@@ -247,17 +241,17 @@ def calibrate_machine(
 
 
 def _check(
-    held_out: Sequence[Load], setup: MeasuringSetup, *, first: Fit, last: Fit
-) -> tuple[list[Load], Score, Score]:
+    held_out: Sequence[CalibrationLoad], setup: MeasuringSetup, *, first: RatesFit, last: RatesFit
+) -> tuple[list[CalibrationLoad], CheckScore, CheckScore]:
     """The held-out steps that were measured, with the error of the first and of the last fit on them."""
     seconds_of = setup.seconds_by_key()
     checked = [load for load in held_out if load.experiment.key in seconds_of]
     if not checked:
         raise InvalidInput("no held-out step could be measured, so nothing can be said about the error")
     truth = [seconds_of[load.experiment.key] for load in checked]
-    before, after = (Score.of(fit.predict(checked), truth, fit.log_spread(checked)) for fit in (first, last))
+    before, after = (CheckScore.of(fit.predict(checked), truth, fit.log_spread(checked)) for fit in (first, last))
     return checked, before, after
 
 
-def _width(fit: Fit, loads: Sequence[Load]) -> float:
+def _width(fit: RatesFit, loads: Sequence[CalibrationLoad]) -> float:
     return float(np.median(np.expm1(NORMAL_90 * fit.log_spread(loads)))) if loads else math.inf

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from traincast.errors import TraincastError
-from traincast.forecast import Engine
+from traincast.forecast import Engine, Shown
 from traincast.spec import MeasuredNumbers, MeasuredRun
 
 MOST_RUNS = 200
@@ -35,7 +35,7 @@ def measure_numbers(runs: Sequence[MeasuredRun]) -> tuple[MeasuredNumbers, ...]:
 
 def _gaps_of(run: MeasuredRun, engine: Engine) -> dict[str, float]:
     drawn = any(name in run.numbers for name in OF_NETWORK)
-    answer = engine.forecast(run.job, run.cluster, run.parallelism, draw=drawn)
+    answer = engine.forecast(run.job, run.cluster, run.parallelism, shown=Shown(spans=drawn))
     gaps: dict[str, float] = {}
     if run.memory_bytes and answer.memory.peak_bytes > 0:
         gaps["memory"] = math.log(run.memory_bytes / answer.memory.peak_bytes)

@@ -6,16 +6,17 @@ computation that takes longer also hides more of it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from traincast.forecast import MAX_STEPS, compute_ratio, slow_down
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep, fit_networks, fit_stacks
+from traincast.noun import noun
 from traincast.spec import ProfileRatio, RunLabels, Stack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ProfileRatios:
     """The profile of every job that was measured on one device."""
 
@@ -27,8 +28,8 @@ class ProfileRatios:
         return compute_ratio(profile, labels.pass_tokens) if profile else 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+@noun
+class LearnedRatio:
     """What runs taught: constants, and the ratio of every profiled job beside them."""
 
     fitted: FittedStacks = field(default_factory=FittedStacks)
@@ -41,11 +42,11 @@ class Learned:
 
 def fit_all(
     steps: Sequence[MeasuredStep], *, prior: Stack | None = None, rounds: int = 8, max_steps: int = MAX_STEPS
-) -> Learned:
+) -> LearnedRatio:
     """Constants first; then those of the network again, beside jobs whose computation is known from their profiles."""
     fitted = fit_stacks(steps, prior=prior, rounds=rounds, max_steps=max_steps)
     fitted = fit_networks(fitted, _hold_computation(steps, fitted), rounds=rounds, max_steps=max_steps)
-    return Learned(fitted=fitted, ratios=fit_ratios(steps, fitted))
+    return LearnedRatio(fitted=fitted, ratios=fit_ratios(steps, fitted))
 
 
 def _hold_computation(steps: Sequence[MeasuredStep], fitted: FittedStacks) -> list[MeasuredStep]:

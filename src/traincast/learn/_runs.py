@@ -7,7 +7,7 @@ from traincast.catalog import stack_names
 from traincast.cost import Cached, default_ops
 from traincast.errors import InvalidInput
 from traincast.learn._numbers import measure_numbers
-from traincast.learn._profile_ratio import Learned, fit_all, fit_ratios
+from traincast.learn._profile_ratio import LearnedRatio, fit_all, fit_ratios
 from traincast.learn._select import forecast_all, read_scope, select
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep, describe_stack, measure_steps
 from traincast.spec import (
@@ -54,16 +54,16 @@ def keep_steps(
     selections = select(steps, asked)
     moving = {one.stack for one in selections if any(choice.constants for choice in (one.choice, *one.choice.also))}
     start = FittedStacks(prior=prior)
-    shipped = Learned(fitted=start, ratios=fit_ratios(steps, start))
+    shipped = LearnedRatio(fitted=start, ratios=fit_ratios(steps, start))
     own = [step for step in steps if step.labels.stack in moving]
-    fitted = fit_all(own, prior=prior) if own else Learned(fitted=start)
+    fitted = fit_all(own, prior=prior) if own else LearnedRatio(fitted=start)
     stacks = dict.fromkeys(step.labels.stack for step in steps)
     return Calibration(
         name=name,
         runs=RunCorrections(
             shipped=_keep(shipped, steps, prior=prior),
             fitted=_keep(fitted, own, prior=prior),
-            pooled=tuple(forecast_all(steps, Learned(fitted=start), profile=False)),
+            pooled=tuple(forecast_all(steps, LearnedRatio(fitted=start), profile=False)),
             numbers=numbers,
             scopes=tuple(read_scope([one.labels for one in steps if one.labels.stack == stack]) for stack in stacks),
             selections=selections,
@@ -76,7 +76,7 @@ def without_runs(prior: Stack, *, name: str = "a prior") -> Calibration:
     return Calibration(name=name, runs=RunCorrections(shipped=LearnedStacks(constants=_everywhere(prior))))
 
 
-def _keep(learned: Learned, steps: Sequence[MeasuredStep], *, prior: Stack | None) -> LearnedStacks:
+def _keep(learned: LearnedRatio, steps: Sequence[MeasuredStep], *, prior: Stack | None) -> LearnedStacks:
     own = learned.fitted.constants()
     fitted = {one.stack for one in own}
     others = [one for one in _everywhere(prior) if one.stack not in fitted] if prior else []

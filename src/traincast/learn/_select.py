@@ -21,25 +21,16 @@ left out: the constants stay, and the runs are pooled. So they are where nothing
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from traincast.forecast import (
-    IGNORE,
-    NOISE,
-    Array,
-    Novelty,
-    condition,
-    correct,
-    is_beyond,
-    largest_of,
-    novelty_of,
-    shares_of,
-)
-from traincast.learn._profile_ratio import Learned, choose_informative, fit_all, fit_ratios
+from traincast.certainty import NOISE, Array, condition, correct
+from traincast.forecast import IGNORE, Novelty, is_beyond, largest_of, novelty_of, shares_of
+from traincast.learn._profile_ratio import LearnedRatio, choose_informative, fit_all, fit_ratios
 from traincast.learn._stack_fit import FittedStacks, MeasuredStep
+from traincast.noun import noun
 from traincast.spec import NOVELTIES, Choice, MeasuredForecast, RunLabels, Scale, Scope, Selection
 from traincast.units import NORMAL_90
 
@@ -65,7 +56,7 @@ they were the device's, and no run of one node could tell."""
 POOLED = CHOICES[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Fold:
     """Runs left out together."""
 
@@ -257,7 +248,7 @@ def _cross_validate(steps: Sequence[MeasuredStep], how: str, reach: Scale | None
     found: list[Fold] = []
     start = FittedStacks(prior=steps[0].start)
     for known, asked in _folds(steps, how, reach):
-        shipped = Learned(fitted=start, ratios=fit_ratios(known, start))
+        shipped = LearnedRatio(fitted=start, ratios=fit_ratios(known, start))
         fitted = fit_all(known, rounds=FOLD_ROUNDS, max_steps=FOLD_STEPS)
         better = forecast_all(asked, fitted)
         near = correct([(one.labels, one.shares) for one in better], forecast_all(known, fitted))
@@ -275,7 +266,7 @@ def _cross_validate(steps: Sequence[MeasuredStep], how: str, reach: Scale | None
 
 
 def _pooled_errors(known: Sequence[MeasuredStep], asked: Sequence[MeasuredStep], start: FittedStacks) -> Array:
-    plain = Learned(fitted=start)
+    plain = LearnedRatio(fitted=start)
     process = condition(forecast_all(known, plain, profile=False), shrink=True)
     answers = forecast_all(asked, plain, profile=False)
     found = process.predict([(one.labels, one.shares) for one in answers])
@@ -300,7 +291,9 @@ def _thin(steps: Sequence[MeasuredStep], most: int) -> list[MeasuredStep]:
     return [steps[place] for place in np.linspace(0, len(steps) - 1, most).round().astype(int)]
 
 
-def forecast_all(steps: Sequence[MeasuredStep], learned: Learned, *, profile: bool = True) -> list[MeasuredForecast]:
+def forecast_all(
+    steps: Sequence[MeasuredStep], learned: LearnedRatio, *, profile: bool = True
+) -> list[MeasuredForecast]:
     """The steps beside what would have been answered."""
     found = []
     for one in steps:

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.cost import TUNABLE, OpModel, Pricing, read_constants, with_constants
 from traincast.errors import TraincastError
 from traincast.forecast import COMMUNICATING, MAX_STEPS, KnownStep, know_step, tune
+from traincast.noun import noun
 from traincast.spec import MeasuredRun, RunLabels, Stack, StackConstants
 
 Group = tuple[str, str | None]
@@ -20,7 +21,7 @@ NETWORK_SHARE = 2.0
 """How far the constants of communication may leave theirs where computation is held: nothing else can take the blame."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuredStep:
     """A measured run, lowered and priced once."""
 
@@ -30,7 +31,7 @@ class MeasuredStep:
     """The constants that it is answered with where nothing was learnt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class FittedStacks:
     """The constants to use for a run; where its stack has none, `prior`, or what ships for it."""
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traincast import catalog
+from traincast.certainty import label_run
 from traincast.errors import InvalidInput, TraincastError
 from traincast.files import load_graph, save_graph
-from traincast.forecast import label_run, load_source
+from traincast.forecast import load_source
 from traincast.spec import RESOURCES, Experiment, Graph, Job, MeasuredRun, Measurement, Parallelism, WorkloadOptions
 
 NUMBERS = ("gpu_mean", *(f"{resource}_{name}" for resource in RESOURCES for name in ("idle_s", "burst_s", "peak")))

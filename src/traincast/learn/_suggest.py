@@ -1,16 +1,16 @@
 """Which workloads to run next on a cluster of one's own: those that most of the catalogue lies near, beside what ran.
 
-D-optimal choice of whole models was worse than random on measured image models, medoids better (research.studies.whole_models).
+D-optimal choice of whole models was worse than random on measured image models, medoids better (research.papers.whole_models).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.design import k_medoids, mean_distances
 from traincast.embed import load_atlas, summarize
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import MeasuredRun
 
 MOST_SUGGESTED = 50
@@ -18,8 +18,8 @@ LARGEST = 2.0
 """A workload with more parameters than so many times the largest that ran may not fit where they ran."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+@noun
+class SuggestedRun:
     """One workload that is worth a run."""
 
     name: str
@@ -28,7 +28,7 @@ class Suggestion:
     """How much nearer a workload of the catalogue is on average to one that ran, as a share of how near it was before."""
 
 
-def suggest_runs(runs: Sequence[MeasuredRun], count: int) -> tuple[Suggestion, ...]:
+def suggest_runs(runs: Sequence[MeasuredRun], count: int) -> tuple[SuggestedRun, ...]:
     """Workloads of the catalogue, of the types of data and sizes that ran, that most others are like and no run is."""
     if not 1 <= count <= MOST_SUGGESTED:
         raise InvalidInput(f"{count} suggestions; ask for 1 to {MOST_SUGGESTED}")
@@ -54,7 +54,7 @@ def suggest_runs(runs: Sequence[MeasuredRun], count: int) -> tuple[Suggestion, .
     apart = mean_distances(points, rows, measured=known)
     names = list(places)
     return tuple(
-        Suggestion(
+        SuggestedRun(
             name=names[row], dataset_type=atlas.workloads[places[names[row]]].dataset_type,
             gain=(before - after) / max(before, 1e-12),
         )

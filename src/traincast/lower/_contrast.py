@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator
 
-from traincast.lower._rewrite import alter, map_tasks
+from traincast.lower._rewrite import GATHERED, alter, map_tasks
 from traincast.spec import Collective, Op, Parallelism, Stage, Task
-
-GATHERED = "gathered_bytes"
-"""Attribute of the ops that compare samples of all replicas: bytes that one replica gives to a gather before it (forward) or
-gets from a scatter after it (backward); 0: none."""
 
 
 def exchange_embeddings(stage: Stage, plan: Parallelism) -> Stage:
     """Scores have a column for the samples of every replica. The device waits for the embeddings: nothing else is left to do at
     the ends of the towers."""
-    marked = [task for task in stage.tasks if isinstance(task, Op) and GATHERED in task.attrs]
+    marked = [task for task in stage.ops() if GATHERED in task.attrs]
     product = next((op for op in marked if op.attrs[GATHERED]), None)
     if plan.data == 1 or product is None:
         return stage

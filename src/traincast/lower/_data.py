@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from traincast.lower._expert import is_expert
-from traincast.lower._rewrite import alter, last_writers, map_tasks, scale_op
-from traincast.lower._tables import table_gradients
+from traincast.lower._rewrite import alter, find_owners, is_expert, is_table, last_writers, map_tasks, scale_op
 from traincast.spec import Collective, Op, Parallelism, PlanHabits, Stage, Task, Tensor, segments
 from traincast.units import DTYPE_BYTES
 
@@ -16,7 +14,13 @@ Writers = Mapping[int, Sequence[int]]
 
 def find_writers(stage: Stage) -> Writers:
     """Which task ends each gradient that replicas reduce; those of sparse tables stay with the rows."""
-    own_rows = table_gradients(stage)
+    own_rows = {
+        tensor
+        for task in stage.ops()
+        if is_table(task)
+        for tensor in task.writes
+        if stage.tensors[tensor].role == "gradient"
+    }
     found = {
         index: [tensor for tensor in tensors if tensor not in own_rows]
         for index, tensors in last_writers(stage, "gradient").items()
@@ -28,7 +32,8 @@ def sync_gradients(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
     """Issue one reduction right after the op that writes each gradient, where buckets merge the small ones; or, where gradients
     are sharded, one for each unit (one repetition of a layer) after the last gradient of it, as FSDP does."""
     num_ranks = plan.data * plan.context
-    if num_ranks == 1:
+    # Folded experts have replicas along the tensor axis too.
+    if num_ranks == 1 and (plan.expert == 1 or plan.expert_ranks == plan.expert):
         return stage
     if plan.zero >= 2:
         writers = _by_unit(stage, writers)
@@ -49,15 +54,32 @@ def sync_gradients(stage: Stage, writers: Writers, plan: Parallelism) -> Stage:
 
 def name_last_bucket(stage: Stage, habits: PlanHabits) -> Stage:
     """Reductions in buckets say how much the last of these holds, where the stack does not leave it to chance."""
-    if habits.last_bucket_bytes is None:
+    last_bytes = habits.amount("last_bucket_bytes")
+    if last_bytes is None:
         return stage
     tasks = tuple(
-        replace(task, last_bucket_bytes=habits.last_bucket_bytes)
+        replace(task, last_bucket_bytes=last_bytes)
         if isinstance(task, Collective) and task.bucket_bytes is not None
         else task
         for task in stage.tasks
     )
     return replace(stage, tasks=tasks)
+
+
+def send_at_once(stage: Stage) -> Stage:
+    """Gradients are reduced when the last of them is there, all in one bucket."""
+    sent = [task for task in stage.tasks if isinstance(task, Collective) and task.bucket_bytes is not None]
+    counts = dict(zip(map(id, stage.tasks), stage.counts(), strict=True))
+    whole = sum(task.num_bytes * counts[id(task)] for task in sent)
+    return replace(
+        stage,
+        tasks=tuple(
+            replace(task, bucket_bytes=max(task.bucket_bytes, 2 * whole), last_bucket_bytes=None)
+            if isinstance(task, Collective) and task.bucket_bytes is not None
+            else task
+            for task in stage.tasks
+        ),
+    )
 
 
 def _by_unit(stage: Stage, writers: Writers) -> Writers:
@@ -157,14 +179,18 @@ def _num_servers(plan: Parallelism) -> int:
 
 def shard_state(stage: Stage, plan: Parallelism) -> Stage:
     """Each replica keeps and updates its share; under ZeRO 1 the new weights are gathered after it."""
-    num_ranks = plan.num_shards
-    if num_ranks == 1:
+    if not _has_shards(plan):
         return stage
-    sharded = ("optimizer_state",) if plan.zero == 1 else ("optimizer_state", "gradient")
-    tensors = tuple(
-        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if tensor.role in sharded else tensor
-        for tensor in stage.tensors
-    )
+    shares, owners = _update_shares(stage, plan), find_owners(stage)
+
+    def shard(place: int, tensor: Tensor) -> Tensor:
+        if tensor.role == "gradient" and plan.zero >= 2:
+            return alter(tensor, shape=_shard(tensor.shape, shards_of(tensor.name, plan)))
+        if tensor.role == "optimizer_state" and place in owners:
+            return alter(tensor, shape=_shard(tensor.shape, shards_of(tensor.name, plan)))
+        if tensor.role == "optimizer_state":
+            return alter(tensor, shape=(math.ceil(tensor.numel * shares.get(place, 1 / plan.num_shards)),))
+        return tensor
 
     updates = [index for index, task in enumerate(stage.tasks) if task.kind == "optimizer"]
 
@@ -172,30 +198,77 @@ def shard_state(stage: Stage, plan: Parallelism) -> Stage:
         if not isinstance(task, Op):
             yield task
             return
-        yield scale_op(task, 1 / num_ranks, attrs=("numel",))
+        yield scale_op(task, _share_of(stage, task, plan), attrs=("numel",))
         gathered = [stage.tensors[tensor] for tensor in task.writes if stage.tensors[tensor].role == "parameter"]
         if not _gathers_ahead(plan) and gathered:
-            yield Collective(
-                kind="all_gather",
-                num_bytes=sum(_gathered_bytes(tensor, plan) * tensor.copies for tensor in gathered),
-                axis="data",
-                num_ranks=num_ranks,
-                stride=plan.tensor,
-                phase="optimizer",
-            )
+            yield from _gather(gathered, plan, Collective(
+                kind="all_gather", num_bytes=0.0, axis="data", num_ranks=1, stride=1, phase="optimizer",
+            ), copies=True)  # fmt: skip
 
+    tensors = tuple(shard(place, tensor) for place, tensor in enumerate(stage.tensors))
     return map_tasks(alter(stage, tensors=tensors), rewrite, at=updates)
+
+
+def _has_shards(plan: Parallelism) -> bool:
+    """Folded experts have replicas along the tensor axis where nothing else has any."""
+    return plan.num_shards > 1 or (plan.zero > 0 and plan.expert > 1 and plan.expert_ranks > plan.expert)
+
+
+def shards_of(name: str, plan: Parallelism) -> int:
+    """Parts in which ZeRO cuts a weight and its state: dense ones over all replicas, experts over those that hold the same."""
+    spread = plan.zero > 0 and plan.expert > 1 and is_expert(name)
+    return max(1, plan.expert_ranks // plan.expert) if spread else plan.num_shards
+
+
+def _share_of(stage: Stage, update: Op, plan: Parallelism) -> float:
+    """Of what one rank's update works on, the part that is left once ZeRO has dealt it out."""
+    weights = [stage.tensors[t] for t in update.writes if stage.tensors[t].role == "parameter"]
+    # ZeRO 3 has sharded the weights themselves already.
+    held = [t.numel * t.copies * (shards_of(t.name, plan) if plan.zero == 3 else 1) for t in weights]
+    whole = sum(held)
+    kept = sum(numel / shards_of(t.name, plan) for t, numel in zip(weights, held, strict=True))
+    return kept / whole if whole else 1 / plan.num_shards
+
+
+def _update_shares(stage: Stage, plan: Parallelism) -> dict[int, float]:
+    """The part of each optimizer state that a rank keeps."""
+    return {
+        tensor: share
+        for task in stage.ops()
+        if task.kind == "optimizer"
+        for share in [_share_of(stage, task, plan)]
+        for tensor in (*task.reads, *task.writes)
+        if stage.tensors[tensor].role == "optimizer_state"
+    }
+
+
+def _gather(
+    weights: Sequence[Tensor], plan: Parallelism, like: Collective, *, most: int | None = None, copies: bool = False
+) -> Iterator[Collective]:
+    """Gathers of weights, those of spread experts in their own group; in groups of at most `most` ranks."""
+    for experts in (False, True):
+        own = [t for t in weights if (plan.expert > 1 and is_expert(t.name)) == experts]
+        num_bytes = sum(_gathered_bytes(t, plan) * (t.copies if copies else 1) for t in own)
+        ranks = min(shards_of(own[0].name, plan), most or math.inf) if own else 1
+        if ranks > 1 and num_bytes:
+            stride = _expert_stride(plan) if experts else plan.tensor
+            yield replace(like, num_bytes=num_bytes, num_ranks=int(ranks), stride=stride)
+
+
+def _expert_stride(plan: Parallelism) -> int:
+    return plan.expert if plan.folds_experts else plan.tensor * plan.expert
 
 
 def share_updates(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
     """Some optimizers update a part of replicated weights on each device of a node, whatever ZeRO says."""
-    num_shares = min(habits.update_shares, plan.data * plan.context)
+    shares = dict(habits.shared_updates)
     updates = [
         index
         for index, task in enumerate(stage.tasks)
-        if isinstance(task, Op) and task.attrs.get("algorithm") in habits.reduces_after
+        if isinstance(task, Op) and task.attrs.get("algorithm") in shares
     ]
-    if num_shares == 1 or plan.zero or not updates:
+    num_shares = min(*shares.values(), plan.data * plan.context) if updates else 1
+    if num_shares == 1 or plan.zero:
         return stage
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
@@ -208,8 +281,8 @@ def shrink_temporaries(stage: Stage) -> Stage:
     """What the optimizer writes and forgets is as large as the weights it updates on this rank."""
     sizes = {
         tensor: int(task.attrs["numel"])
-        for task in stage.tasks
-        if task.kind == "optimizer" and isinstance(task, Op)
+        for task in stage.ops()
+        if task.kind == "optimizer"
         for tensor in task.writes
         if stage.tensors[tensor].role == "temporary"
     }
@@ -224,50 +297,61 @@ def shrink_temporaries(stage: Stage) -> Stage:
 def gather_weights(stage: Stage, plan: Parallelism) -> Stage:
     """The weights of each unit (one repetition of a layer) are gathered before it runs: by FSDP's full shard in every pass, and
     again before its backward; by its shard_grad_op (ZeRO 2) once in a step."""
-    num_ranks = plan.num_shards
-    if not _gathers_ahead(plan) or num_ranks == 1:
+    if not _gathers_ahead(plan) or not _has_shards(plan):
         return stage
     full = plan.zero == 3
-    again = plan.regather or num_ranks
     starts, phases = _find_units(stage, plan)
     tensors = tuple(
-        alter(tensor, shape=_shard(tensor.shape, num_ranks)) if full and tensor.role == "parameter" else tensor
+        alter(tensor, shape=_shard(tensor.shape, shards_of(tensor.name, plan)))
+        if full and tensor.role == "parameter"
+        else tensor
         for tensor in stage.tensors
     )
-    if again < num_ranks:
-        tensors = (*tensors, _second_copy(stage, again))
+    if plan.regather and plan.regather < plan.num_shards:
+        tensors = (*tensors, _second_copy(stage, plan.regather))
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        yield Collective(
+        yield from _gather(starts[index], plan, Collective(
             kind="all_gather",
-            num_bytes=starts[index],
+            num_bytes=0.0,
             axis="data",
-            num_ranks=num_ranks if phases[index] == "forward" else again,
-            stride=plan.tensor,
+            num_ranks=1,
+            stride=1,
             phase="backward" if phases[index] == "recompute" else phases[index],
             overlapped=plan.overlap or not full,
             layer=task.layer,
             once=not full,
-        )
+        ), most=None if phases[index] == "forward" else plan.regather)  # fmt: skip
         yield task
 
     return alter(map_tasks(stage, rewrite, at=starts), tensors=tensors)
 
 
-def _find_units(stage: Stage, plan: Parallelism) -> tuple[dict[int, float], dict[int, str]]:
-    """(bytes of weights, phase) of each unit whose weights are gathered, by its first task."""
-    starts: dict[int, float] = {}
+def _find_units(stage: Stage, plan: Parallelism) -> tuple[dict[int, list[Tensor]], dict[int, str]]:
+    """(weights, phase) of each unit whose weights are gathered, by its first task."""
+    starts: dict[int, list[Tensor]] = {}
     phases: dict[int, str] = {}
+    trained = {t for task in stage.ops() if task.kind == "optimizer" for t in task.writes}
+    sources = _weight_sources(stage)
     for part in segments(stage.repeats, num_tasks=len(stage.tasks)):
-        ops = [
-            task for task in stage.tasks[part.start : part.stop] if isinstance(task, Op) and task.phase != "optimizer"
-        ]
-        used = {tensor for op in ops for tensor in op.reads if stage.tensors[tensor].role == "parameter"}
-        num_bytes = sum(_gathered_bytes(stage.tensors[tensor], plan) for tensor in used)
-        if num_bytes and (plan.zero == 3 or ops[0].phase == "forward"):
-            starts[part.start] = num_bytes
+        ops = [task for task in stage.ops(part) if task.phase != "optimizer"]
+        # Whatever reads a cast copy of a weight needs the weight: the copy is no longer there.
+        read = dict.fromkeys(sources[t] for op in ops for t in op.reads if t in sources)
+        # Weights that no update changes are gathered only where they are sharded.
+        used = [tensor for tensor in read if plan.zero == 3 or tensor in trained]
+        if used and (plan.zero == 3 or ops[0].phase == "forward"):
+            starts[part.start] = [stage.tensors[tensor] for tensor in used]
             phases[part.start] = ops[0].phase
     return starts, phases
+
+
+def _weight_sources(stage: Stage) -> dict[int, int]:
+    """The weight behind each weight and each cast copy of one."""
+    sources = {place: place for place, tensor in enumerate(stage.tensors) if tensor.role == "parameter"}
+    for task in stage.tasks:
+        if isinstance(task, Op) and task.kind == "copy" and len(task.reads) == 1 and task.reads[0] in sources:
+            sources.update((t, sources[task.reads[0]]) for t in task.writes if t not in sources)
+    return sources
 
 
 def _second_copy(stage: Stage, num_ranks: int) -> Tensor:
@@ -281,11 +365,8 @@ def _second_copy(stage: Stage, num_ranks: int) -> Tensor:
 
 def _gathers_ahead(plan: Parallelism) -> bool:
     """Whether weights come unit by unit before they are used. State on the host is updated and sent back as a whole."""
-    return plan.zero == 3 or (plan.zero == 2 and not plan.offload_optimizer)
+    return plan.zero == 3 or ((plan.zero == 2 or plan.gather_ahead) and not plan.offload_optimizer)
 
 
 def _shard(shape: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
-    numel = 1
-    for size in shape:
-        numel *= size
-    return (-(-numel // num_ranks),)
+    return (-(-math.prod(shape) // num_ranks),)

@@ -1,18 +1,11 @@
 """Expert parallelism: each rank holds some experts; tokens travel to theirs and back."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
-from traincast.lower._rewrite import map_tasks, scale_op
+from traincast.lower._rewrite import find_owners, find_trained, is_expert, map_tasks, resize_matmul, scale_op
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
-
-EXPERTS = "experts"
-"""The layer name, or a part of it, under which expert weights stand in every framework we read."""
-
-
-def is_expert(layer: str) -> bool:
-    return EXPERTS in layer.split(".")
 
 
 def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
@@ -35,23 +28,28 @@ def spread_experts(stage: Stage, plan: Parallelism) -> Stage:
         if index in after:
             yield after[index]
 
-    share = _kept_share(stage.tensors, plan.expert)
-    tensors = tuple(_own_share(tensor, plan.expert, share) for tensor in stage.tensors)
+    share = _kept_share(stage, plan.expert)
+    owners = find_owners(stage)
+    tensors = tuple(
+        _own_share(tensor, plan.expert, share if tensor.role == "optimizer_state" and place not in owners else None)
+        for place, tensor in enumerate(stage.tensors)
+    )
     return _scale_optimizer(replace(map_tasks(stage, rewrite), tensors=tensors), share)
 
 
-def _kept_share(tensors: Sequence[Tensor], ranks: int) -> float:
-    """The part of all weights that one rank holds."""
-    weights = [t for t in tensors if t.role == "parameter"]
+def _kept_share(stage: Stage, ranks: int) -> float:
+    """The part of all weights that train which one rank holds."""
+    weights = [stage.tensors[place] for place in find_trained(stage)]
     whole = sum(t.numel * t.copies for t in weights)
     moved = sum(t.numel * t.copies for t in weights if is_expert(t.name))
     return 1 - moved / whole * (1 - 1 / ranks) if whole else 1.0
 
 
-def _own_share(tensor: Tensor, ranks: int, share: float) -> Tensor:
-    if tensor.role in ("parameter", "gradient") and is_expert(tensor.name):
-        return replace(tensor, shape=(max(1, tensor.numel // ranks),))
-    if tensor.role == "optimizer_state" and tensor.numel:
+def _own_share(tensor: Tensor, ranks: int, share: float | None) -> Tensor:
+    """`share`: of a state that is no single weight's."""
+    if tensor.role in ("parameter", "gradient", "optimizer_state") and share is None and is_expert(tensor.name):
+        return replace(tensor, shape=(max(1, -(-tensor.numel // ranks)),))
+    if tensor.role == "optimizer_state" and share is not None and tensor.numel:
         return replace(tensor, shape=(max(1, round(tensor.numel * share)),))
     return tensor
 
@@ -151,16 +149,9 @@ def _own_experts(op: Op, ranks: int, parts: int) -> Op:
 
 def _with_tokens(op: Op, *, own: int, tokens: float) -> Op:
     """The product of `own` experts, each with `tokens` times as many tokens: rows, or what a weight gradient sums over."""
-    batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
-    size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
-    m2, k2 = (max(1, int(m * tokens + 1e-6)), k) if op.attrs["layout"] != "nt" else (m, max(1, int(k * tokens + 1e-6)))
-    return replace(
-        op,
-        flop=None if op.flop is None else op.flop * own * tokens / batch,
-        bytes_read=size * own * (m2 * k2 + k2 * n),
-        bytes_written=size * own * m2 * n,
-        attrs={**op.attrs, "batch": own, "m": m2, "k": k2},
-    )
+    rows = "k" if op.attrs["layout"] == "nt" else "m"
+    more = max(1, int(int(op.attrs[rows]) * tokens + 1e-6))
+    return resize_matmul(op, own * tokens / int(op.attrs["batch"]), batch=own, **{rows: more})
 
 
 def _scale_optimizer(stage: Stage, share: float) -> Stage:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.lower._orders import TURNED
 from traincast.lower._rewrite import map_tasks
+from traincast.noun import noun
 from traincast.spec import DYNAMIC, Graph, Op, Stage, Task, Tensor, segments
 
 FUSIBLE = ("elementwise", "copy", "dropout", "norm", "softmax", "reduce", "random", "index", "embedding")
@@ -30,7 +31,7 @@ MAX_BESIDE = 16
 """Copies of equal size that run in one kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class FusionRules:
     """What the code generators of one compiler differ in."""
 
@@ -48,7 +49,7 @@ ON_CPU = FusionRules(goes_on_after_reduction=False, reduces_scaled=False, concat
 
 def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
     """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
-    last = prefers_channels_last([task for task in stage.tasks if isinstance(task, Op)])
+    last = prefers_channels_last(stage.ops())
     stage = _recompute_in_backward(_lay_out(stage, last=last))
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
@@ -281,7 +282,7 @@ def _last_reads(stage: Stage) -> dict[int, int]:
     return last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Loops:
     """What a kernel goes over: so many results, each from so many values."""
 
@@ -315,7 +316,7 @@ class _Group:
     members: list[int] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     phase: str = ""
-    loops: _Loops = _Loops(results=0)
+    loops: _Loops = field(default_factory=lambda: _Loops(results=0))
 
 
 def _groups(stage: Stage, part: tuple[int, int], last_read: dict[int, int], rules: FusionRules) -> list[list[int]]:
@@ -464,10 +465,7 @@ def _recompute_in_backward(stage: Stage) -> Stage:
     bytes are read as that tensor: the compiler's partition computes them anew inside the backward kernels."""
     made_from = _sources(stage)
     forward_reads = {
-        tensor
-        for task in stage.tasks
-        if isinstance(task, Op) and task.phase != "backward" and not _fusible(task)
-        for tensor in task.reads
+        tensor for task in stage.ops() if task.phase != "backward" and not _fusible(task) for tensor in task.reads
     }
     swapped = {
         tensor: source

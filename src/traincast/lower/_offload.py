@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from traincast.lower._rewrite import last_writers, map_tasks
-from traincast.spec import HOST, Collective, Op, Parallelism, Stage, Task, Tensor
+from traincast.lower._data import shards_of
+from traincast.lower._rewrite import copy_with_host, last_writers, map_tasks
+from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor
 
 
 def offload_state(stage: Stage, plan: Parallelism) -> Stage:
@@ -12,26 +13,26 @@ def offload_state(stage: Stage, plan: Parallelism) -> Stage:
     new weights run tile by tile, so the copy hides behind it (ZeRO-Offload, Ren et al. 2021)."""
     if not plan.offload_optimizer:
         return stage
-    shards = plan.num_shards
     whole_gradients = plan.zero < 2
     on_host = plan.sums_on_host
     leaving = _find_leaving(stage)
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
         if isinstance(task, Op) and task.kind == "optimizer":
-            yield from _update_on_host(stage, task, plan, shards=shards)
+            yield from _update_on_host(stage, task, plan)
             return
         yield task
         if index in leaving:
-            held = sum(stage.tensors[tensor].num_bytes for tensor in leaving[index])
+            left = [stage.tensors[tensor] for tensor in leaving[index]]
+            held = sum(t.num_bytes / (shards_of(t.name, plan) if whole_gradients else 1) for t in left)
             # Where they add up on the host, those of every pass leave.
             phase = "backward" if on_host else "gradient"
-            yield _copy("copy_out", held / shards if whole_gradients else held, phase=phase, layer=task.layer)
+            yield copy_with_host("copy_out", held, phase=phase, layer=task.layer)
 
     gone = {
         tensor
-        for task in stage.tasks
-        if isinstance(task, Op) and task.kind == "optimizer"
+        for task in stage.ops()
+        if task.kind == "optimizer"
         for tensor in task.writes
         if stage.tensors[tensor].role == "temporary"
     }
@@ -61,17 +62,11 @@ def _reduces_gradients(task: Task) -> bool:
     return isinstance(task, Collective) and task.axis == "data" and task.kind in ("all_reduce", "reduce_scatter")
 
 
-def _update_on_host(stage: Stage, op: Op, plan: Parallelism, *, shards: int) -> Iterator[Task]:
+def _update_on_host(stage: Stage, op: Op, plan: Parallelism) -> Iterator[Task]:
     """Weights that lie on the host stay there; states on NVMe stream through the host's memory."""
     if not plan.offload_weights:
         written = [stage.tensors[tensor] for tensor in op.writes if stage.tensors[tensor].role == "parameter"]
-        new_bytes = sum(tensor.num_bytes * tensor.copies for tensor in written)
-        yield _copy("copy_in", new_bytes if plan.zero == 3 else new_bytes / shards, phase="optimizer")
-    tier = "nvme" if plan.offload_to == "nvme" else ""
-    yield replace(_copy("host_update", op.num_bytes, phase="optimizer"), overlapped=False, tier=tier)
-
-
-def _copy(kind: str, num_bytes: float, *, phase: str, layer: str = "") -> Collective:
-    return Collective(
-        kind=kind, num_bytes=num_bytes, axis=HOST, num_ranks=1, stride=1, phase=phase, overlapped=True, layer=layer
-    )
+        shards = [1 if plan.zero == 3 else shards_of(tensor.name, plan) for tensor in written]
+        new_bytes = sum(t.num_bytes * t.copies / parts for t, parts in zip(written, shards, strict=True))
+        yield copy_with_host("copy_in", new_bytes, phase="optimizer")
+    yield replace(copy_with_host("host_update", op.num_bytes, phase="optimizer", plan=plan), overlapped=False)

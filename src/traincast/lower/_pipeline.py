@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from traincast.errors import IllegalPlan
 from traincast.lower._recompute import match_backward
-from traincast.lower._rewrite import alter, scale_op
+from traincast.lower._rewrite import alter, find_owners, find_trained, scale_op
 from traincast.spec import Collective, Op, Parallelism, Repeat, Stage, Task, Tensor, segments
 
 
@@ -199,7 +199,7 @@ def _homes(
     carried = {
         tensor
         for number, part in enumerate(parts) if number in repeated
-        for task in stage.tasks[part.start : part.stop] if isinstance(task, Op)
+        for task in stage.ops(part)
         for tensor in task.writes
     }  # fmt: skip
     return {tensor: place for tensor, place in home.items() if tensor not in carried | shared}
@@ -211,11 +211,24 @@ def _touched(tasks: Iterable[Task]) -> set[int]:
 
 
 def _weight_share(stage: Stage, used: Collection[int], copies: Mapping[int, int]) -> float:
-    """The part of all weights that belongs to the tensors in use."""
-    weights = [(i, t) for i, t in enumerate(stage.tensors) if t.role == "parameter"]
+    """The part of all weights that train which belongs to the tensors in use."""
+    weights = [(i, stage.tensors[i]) for i in find_trained(stage)]
     whole = sum(t.numel * t.copies for _, t in weights)
     own_numel = sum(t.numel * copies.get(i, t.copies) for i, t in weights if i in used)
     return own_numel / whole if whole else 1.0
+
+
+def _keep_own(
+    stage: Stage, used: set[int], copies: dict[int, int], updating: set[int], share: float
+) -> tuple[Tensor, ...]:
+    """Tensors of a stage: state follows its weight, and what belongs to no single weight is kept by its share."""
+    owners = find_owners(stage)
+    return tuple(
+        _keep(owners.get(i, i) if tensor.role == "optimizer_state" else i, tensor, used, copies)
+        if i in owners or not (tensor.role == "optimizer_state" or (tensor.role == "temporary" and i in updating))
+        else _keep_share(tensor, share)
+        for i, tensor in enumerate(stage.tensors)
+    )
 
 
 def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> Stage:
@@ -240,7 +253,7 @@ def _extract(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, p
     used = _touched(task for task in tasks if task.phase != "optimizer")
     share = _weight_share(stage, used, copies)
     updating = _touched(task for task in tasks if task.kind == "optimizer") - used
-    tensors = tuple(_keep(i, tensor, used, updating, copies, share) for i, tensor in enumerate(stage.tensors))
+    tensors = _keep_own(stage, used, copies, updating, share)
     tasks = [scale_op(t, share, attrs=("numel",)) if isinstance(t, Op) and t.kind == "optimizer" else t for t in tasks]
     transfers = _transfers(stage, parts, owner, index, plan)
     return Stage(
@@ -254,16 +267,17 @@ def _shift(repeat: Repeat, by: int) -> Repeat:
     return Repeat(start=repeat.start + by, stop=repeat.stop + by, count=repeat.count)
 
 
-def _keep(
-    index: int, tensor: Tensor, used: set[int], updating: set[int], copies: dict[int, int], share: float
-) -> Tensor:
-    """As the stage has it. What the optimizer keeps of all weights, or makes of them and forgets, it does for its share."""
-    if tensor.role == "optimizer_state" or (tensor.role == "temporary" and index in updating):
-        return alter(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
+def _keep(index: int, tensor: Tensor, used: set[int], copies: dict[int, int]) -> Tensor:
+    """As the stage has it; a state as the weight it belongs to, whose `index` it has."""
     if index not in used:
         return alter(tensor, shape=(0,), copies=1)
     number = copies.get(index, tensor.copies)
     return tensor if number == tensor.copies else alter(tensor, copies=number)
+
+
+def _keep_share(tensor: Tensor, share: float) -> Tensor:
+    """What the optimizer keeps of all weights, or makes of them and forgets, it does for its share."""
+    return alter(tensor, shape=(max(1, round(tensor.numel * tensor.copies * share)),), copies=1)
 
 
 def _transfers(stage: Stage, parts: Sequence[Repeat], owner: _Owner, index: int, plan: Parallelism) -> list[Collective]:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from traincast.spec import Op, Repeat, Stage, Task, Tensor, segments
+from traincast.lower._rewrite import map_tasks
+from traincast.spec import Op, Repeat, Stage, Tensor, segments
 
 
 def recompute(stage: Stage, how: str) -> Stage:
@@ -33,15 +34,9 @@ def recompute(stage: Stage, how: str) -> Stage:
             again[-1] = _hand_in_saved(stage, again[-1], span, chosen)
         before[parts[backward].start] = again
         replaced.update(first_run)
-    tasks: list[Task] = []
-    starts: list[int] = []
-    for index, task in enumerate(stage.tasks):
-        starts.append(len(tasks))
-        tasks.extend(before.get(index, []))
-        tasks.append(replaced.get(index, task))
-    starts.append(len(tasks))
-    repeats = tuple(Repeat(start=starts[r.start], stop=starts[r.stop], count=r.count) for r in stage.repeats)
-    return replace(stage, tasks=tuple(tasks), repeats=repeats, tensors=tuple(tensors))
+    return map_tasks(
+        replace(stage, tensors=tuple(tensors)), lambda i, task: [*before.get(i, []), replaced.get(i, task)]
+    )
 
 
 def match_backward(stage: Stage, parts: list[Repeat]) -> dict[int, int]:

@@ -6,9 +6,37 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from traincast.spec import Graph, Op, Repeat, Stage, Task, Tensor
+from traincast.spec import HOST, Collective, Graph, Op, Parallelism, Repeat, Stage, Task, Tensor
+
+EXPERTS = "experts"
+"""The layer name, or a part of it, under which expert weights stand in every framework we read."""
+GATHERED = "gathered_bytes"
+"""Attribute of the ops that compare samples of all replicas: bytes that one replica gives to a gather before it (forward) or
+gets from a scatter after it (backward); 0: none."""
+HOST_GATHER = "host_gather"
+"""The function of an index op whose source lies in host memory, as the features of a large graph do."""
+
+SIZES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("elementwise", "dropout", "copy", "index", "random"), ("numel",)),
+    **dict.fromkeys(("softmax", "norm", "reduce"), ("rows",)),
+}
+"""What says how much there is to do for ops that work element by element, or row by row."""
 
 Noun = TypeVar("Noun", Op, Tensor, Stage)
+
+
+def is_expert(layer: str) -> bool:
+    return EXPERTS in layer.split(".")
+
+
+def is_table(task: Task) -> bool:
+    """Whether a task looks rows of a sparse table up, or makes the gradient of those rows."""
+    return isinstance(task, Op) and task.kind == "embedding" and bool(task.attrs.get("sparse"))
+
+
+def reads_host(task: Task) -> bool:
+    """Whether a task gathers rows from host memory."""
+    return isinstance(task, Op) and task.attrs.get("function") == HOST_GATHER
 
 
 def as_stage(graph: Graph) -> Stage:
@@ -74,6 +102,27 @@ def scale_op(op: Op, factor: float, *, attrs: Sequence[str] = ()) -> Op:
     )
 
 
+def resize_matmul(op: Op, flop: float, **sizes: int) -> Op:
+    """A matmul with other sizes (batch, m, n, k) and so much of its FLOP; its operands weigh what they have numbers."""
+    whole = [int(op.attrs[name]) for name in ("batch", "m", "n", "k")]
+    batch, m, n, k = (sizes.get(name, size) for name, size in zip(("batch", "m", "n", "k"), whole, strict=True))
+    size = op.num_bytes / max(1.0, whole[0] * (whole[1] * whole[3] + whole[3] * whole[2] + whole[1] * whole[2]))
+    return alter(
+        op, flop=None if op.flop is None else op.flop * flop, bytes_read=size * batch * (m * k + k * n),
+        bytes_written=size * batch * m * n, attrs={**op.attrs, **sizes},
+    )  # fmt: skip
+
+
+def copy_with_host(
+    kind: str, num_bytes: float, *, phase: str, layer: str = "", plan: Parallelism | None = None
+) -> Collective:
+    """Between host and device, beside computation. `plan`: says whether it comes from the drives of the node."""
+    tier = "nvme" if plan is not None and plan.offload_to == "nvme" else ""
+    return Collective(
+        kind=kind, num_bytes=num_bytes, axis=HOST, num_ranks=1, stride=1, phase=phase, overlapped=True, layer=layer, tier=tier
+    )  # fmt: skip
+
+
 def last_writers(stage: Stage, role: str) -> dict[int, list[int]]:
     """For each task of the backward pass, the tensors of a role that no later one of it writes."""
     last: dict[int, int] = {}
@@ -86,3 +135,28 @@ def last_writers(stage: Stage, role: str) -> dict[int, list[int]]:
     for tensor, index in last.items():
         writers.setdefault(index, []).append(tensor)
     return writers
+
+
+def find_owners(stage: Stage) -> dict[int, int]:
+    """The weight that each gradient and optimizer state belongs to: they are named after their weights. Layers that run in
+    several groups have weights of the same name, and their states stand in the same order."""
+    weights: dict[str, list[int]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    found: dict[int, int] = {}
+    for place, tensor in enumerate(stage.tensors):
+        if tensor.role == "parameter":
+            weights.setdefault(tensor.name, []).append(place)
+    for place, tensor in enumerate(stage.tensors):
+        owners = weights.get(tensor.name.rpartition(".")[0])
+        if tensor.role in ("gradient", "optimizer_state") and owners:
+            number = seen[tensor.role, tensor.name] = seen.get((tensor.role, tensor.name), -1) + 1
+            found[place] = owners[min(number, len(owners) - 1)]
+    return found
+
+
+def find_trained(stage: Stage) -> frozenset[int]:
+    """The weights that an update writes; all of them where no update is recorded."""
+    updates = [task for task in stage.ops() if task.kind == "optimizer"]
+    weights = {place for place, tensor in enumerate(stage.tensors) if tensor.role == "parameter"}
+    written = {tensor for task in updates for tensor in task.writes} & weights
+    return frozenset(written or weights)

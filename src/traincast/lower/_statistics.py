@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from traincast.lower._rewrite import last_writers, map_tasks
-from traincast.spec import Op, Parallelism, PlanHabits, Stage, Task, Tensor
+from traincast.spec import Op, PlanHabits, Stage, Task, Tensor
 
 PASSES = 1.5
 """Of a gradient's bytes that a kernel moves: all read it, every second writes as much (powers and quotients do, sums do not)."""
 
 
-def watch_gradients(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stage:
-    """A hook after the op that writes each gradient, and kernels on all of them before the first update. A replica that is alone
-    has no others to compare its gradient with, and compares it with that of its last step."""
-    before = habits.statistic_kernels + (habits.lone_statistic_kernels if plan.data * plan.context == 1 else 0)
-    scaled = habits.scaled_statistic_kernels if _scales_loss(stage) else 0
-    if not habits.hook_kernels and not before and not scaled:
+def watch_gradients(stage: Stage, habits: PlanHabits) -> Stage:
+    """A hook after the op that writes each gradient, and kernels on all of them before the first update."""
+    hooked = habits.num_calls("backward")
+    before = habits.num_calls("update")
+    scaled = habits.num_calls("update scaled") if _scales_loss(stage) else 0
+    if not hooked and not before and not scaled:
         return stage
     writers = last_writers(stage, "gradient")
     gradients = [stage.tensors[index] for own in writers.values() for index in own]
@@ -26,9 +26,9 @@ def watch_gradients(stage: Stage, plan: Parallelism, habits: PlanHabits) -> Stag
         if index == first and scaled:
             yield _read_scale(scaled * sum(gradient.copies for gradient in gradients))
         yield task
-        if index in writers and habits.hook_kernels:
+        if index in writers and hooked:
             own = [stage.tensors[tensor] for tensor in writers[index]]
-            yield _watch(own, habits.hook_kernels, phase="backward", copies=False)
+            yield _watch(own, hooked, phase="backward", copies=False)
 
     places = {*writers, *(() if first is None else (first,))}
     return map_tasks(stage, rewrite, at=places)

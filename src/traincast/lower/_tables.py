@@ -5,28 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traincast.errors import IllegalPlan
-from traincast.lower._rewrite import map_tasks, scale_op
+from traincast.lower._rewrite import is_table, map_tasks, reads_host, scale_op
 from traincast.spec import HOST, Collective, Op, Parallelism, Stage, Task
 from traincast.units import DTYPE_BYTES
-
-HOST_GATHER = "host_gather"
-"""The function of an index op whose source lies in host memory, as the features of a large graph do."""
-
-
-def is_table(task: Task) -> bool:
-    """Whether a task looks rows of a sparse table up, or makes the gradient of those rows."""
-    return isinstance(task, Op) and task.kind == "embedding" and bool(task.attrs.get("sparse"))
-
-
-def table_gradients(stage: Stage) -> frozenset[int]:
-    """The gradients of sparse tables: each rank updates the rows it holds, so nothing of them is reduced."""
-    return frozenset(
-        tensor
-        for task in stage.tasks
-        if is_table(task) and isinstance(task, Op)
-        for tensor in task.writes
-        if stage.tensors[tensor].role == "gradient"
-    )
 
 
 def spread_tables(stage: Stage, plan: Parallelism) -> Stage:
@@ -37,7 +18,7 @@ def spread_tables(stage: Stage, plan: Parallelism) -> Stage:
     rows than a replica has samples stays whole on all of them: reducing its gradient sends less than its vectors would.
     """
     stage = fetch_from_host(stage)
-    tables = [task for task in stage.tasks if is_table(task) and isinstance(task, Op)]
+    tables = [task for task in stage.ops() if is_table(task)]
     if not tables:
         if plan.table_sharding is not None or plan.table_cache is not None:
             raise IllegalPlan("table_sharding and table_cache go with models that have sparse embedding tables")
@@ -115,7 +96,7 @@ def _swap(stage: Stage, plan: Parallelism, op: Op, load: float, kind: str) -> It
 
 def _find_tables(stage: Stage) -> frozenset[int]:
     """The sparse tables among the tensors, and what the optimizer keeps of them."""
-    read = {t for task in stage.tasks if is_table(task) and isinstance(task, Op) for t in task.reads}
+    read = {t for task in stage.ops() if is_table(task) for t in task.reads}
     tables = {t for t in read if stage.tensors[t].role == "parameter"}
     names = {stage.tensors[t].name for t in tables}
     state = {
@@ -173,11 +154,11 @@ def _reduce_replicated(stage: Stage, plan: Parallelism, op: Op, num_ranks: int) 
 
 def fetch_from_host(stage: Stage) -> Stage:
     """Rows gathered from host memory cross the device's link to its host, and the next task waits for them."""
-    if not any(isinstance(task, Op) and task.attrs.get("function") == HOST_GATHER for task in stage.tasks):
+    if not any(map(reads_host, stage.tasks)):
         return stage
 
     def rewrite(index: int, task: Task) -> Iterator[Task]:
-        if isinstance(task, Op) and task.attrs.get("function") == HOST_GATHER:
+        if isinstance(task, Op) and reads_host(task):
             yield Collective(
                 kind="copy_in", num_bytes=task.bytes_written * float(task.attrs.get("host_share", 1.0)), axis=HOST,
                 num_ranks=1, stride=1, phase=task.phase, layer=task.layer,

@@ -5,30 +5,28 @@ rows; the row product leaves partial sums that are reduced where they are next n
 part. Nothing here knows what a transformer is.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import IllegalPlan
-from traincast.lower._expert import is_expert
-from traincast.lower._rewrite import alter, map_tasks, scale_op
+from traincast.lower._rewrite import (
+    SIZES,
+    alter,
+    find_owners,
+    find_trained,
+    is_expert,
+    map_tasks,
+    resize_matmul,
+    scale_op,
+)
 from traincast.spec import Collective, Op, Parallelism, Stage, Task, Tensor, segments
 
 WHOLE, PART, PARTIAL = "whole", "part", "partial"
 PASS_THROUGH = ("elementwise", "copy", "dropout", "attention", "softmax", "matmul", "index", "reduce", "norm", "random")
 SPLIT_TABLE_ROWS = 16_384
 """Smaller tables (positions, token types) are kept whole on every rank, as Megatron does."""
-_SCALED: dict[str, tuple[str, ...]] = {
-    "attention": ("heads", "kv_heads"),
-    "elementwise": ("numel",),
-    "dropout": ("numel",),
-    "copy": ("numel",),
-    "index": ("numel",),
-    "random": ("numel",),
-    "softmax": ("rows",),
-    "norm": ("rows",),
-    "reduce": ("rows",),
-    "embedding": ("vocab",),
-}
+_SCALED = {**SIZES, "attention": ("heads", "kv_heads"), "embedding": ("vocab",)}
 
 
 def split_tensors(stage: Stage, plan: Parallelism) -> Stage:
@@ -91,12 +89,18 @@ def _cut_of_product(op: Op, ranks: int, *, takes_part: bool, leads_on: bool) -> 
     return "column" if leads_on and int(op.attrs["n"]) % ranks == 0 else None
 
 
+def _cut_biases(stage: Stage, op: Op, weights: "_Weights") -> dict[int, str]:
+    """A bias is cut with the columns of its weight; that of a row matmul is added once, to the whole sum."""
+    biases = (weights.of(stage, t) for t in op.reads if len(stage.tensors[t].shape) == 1)
+    return {bias: "column" for bias in biases if bias is not None}
+
+
 def _choose_cuts(stage: Stage, ranks: int) -> dict[int, str]:
     """How each weight is cut: by column, by row, or (an embedding) by vocabulary."""
     weights = _Weights()
     state: dict[int, str] = {}
     cuts: dict[int, str] = {}
-    forward = [task for task in stage.tasks if isinstance(task, Op) and task.phase == "forward"]
+    forward = [task for task in stage.ops() if task.phase == "forward"]
     for op in forward:
         weights.follow(stage, op)
     consumers = _consumers(forward)
@@ -116,6 +120,8 @@ def _choose_cuts(stage: Stage, ranks: int) -> dict[int, str]:
             passes_on = takes_part
         if weight is not None and cut is not None:
             cuts.setdefault(weight, cut)
+        if cut == "column":
+            cuts |= _cut_biases(stage, op, weights)
         state |= dict.fromkeys(op.writes, PART if passes_on else WHOLE)
     return cuts if any(cut in ("column", "row") for cut in cuts.values()) else {}
 
@@ -125,7 +131,7 @@ def _leads_to_product(
 ) -> bool:
     """Whether everything made from this product's output stays in parts until a product with a weight, or the loss."""
     width = int(op.attrs["n"])
-    open_tensors = list(op.writes)
+    open_tensors, own = list(op.writes), set(op.writes)
     seen: set[int] = set()
     while open_tensors:
         tensor = open_tensors.pop()
@@ -139,14 +145,26 @@ def _leads_to_product(
                 return False
             if user.kind == "norm" and int(user.attrs["cols"]) >= width:
                 return False
-            size = stage.tensors[tensor].numel
-            others = (other for other in user.reads if other != tensor and state.get(other) == WHOLE)
-            if user.kind == "elementwise" and any(
-                stage.tensors[other].numel == size and stage.tensors[other].role == "activation" for other in others
-            ):
+            if user.kind == "elementwise" and _joins_whole(tensor, user, stage, state, own):
                 return False
+            own.update(user.writes)
             open_tensors.extend(user.writes)
     return True
+
+
+def _joins_whole(tensor: int, user: Op, stage: Stage, state: dict[int, str], own: set[int]) -> bool:
+    """Whether an op joins a part with an activation that every rank holds whole: one as large, or a larger one that it scales or
+    shifts, such as tokens by what a condition says, unless that was made from the part itself."""
+    size = stage.tensors[tensor].numel
+    for other in user.reads:
+        held = stage.tensors[other]
+        if other == tensor or held.role != "activation":
+            continue
+        if held.numel == size and state.get(other) == WHOLE:
+            return True
+        if held.numel > size and other not in own and state.get(other) != PART:
+            return True
+    return False
 
 
 class _Splitter:
@@ -158,6 +176,7 @@ class _Splitter:
         self.weights = _Weights()
         self.state: dict[int, str] = {}
         self.first_use = self._find_first_uses()
+        self.owners, self.trained = find_owners(stage), find_trained(stage)
 
     def _find_first_uses(self) -> dict[tuple[int, int], bool]:
         """(task, tensor it writes) -> whether the next task to read it lies in another segment."""
@@ -281,25 +300,18 @@ class _Splitter:
         )
 
     def _fills_split_shape(self, op: Op) -> bool:
-        """The first op of a loss's backward fills a gradient for scores that are split."""
+        """The first op of a loss's backward fills a gradient for scores that are split, from a label for each row of them."""
         if op.kind != "index" or op.phase != "backward":
             return False
         shapes = {self.stage.tensors[t].shape for t in op.writes}
+        most_rows = max((math.prod(shape[:-1]) for shape in shapes), default=0)
+        if any(self.stage.tensors[t].numel > most_rows for t in op.reads):
+            return False
         return any(self.stage.tensors[t].shape in shapes for t, state in self.state.items() if state == PART)
 
     def _shrink_product(self, op: Op, dim: str) -> Op:
         """A product with one dimension of the weight cut: one activation and the weight shrink, the other stays."""
-        batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
-        size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
-        smaller = {"n": n, "k": k, dim: max(1, (n if dim == "n" else k) // self.ranks)}
-        n2, k2 = smaller["n"], smaller["k"]
-        return alter(
-            op,
-            flop=None if op.flop is None else op.flop / self.ranks,
-            bytes_read=size * batch * (m * k2 + k2 * n2),
-            bytes_written=size * batch * m * n2,
-            attrs={**op.attrs, "n": n2, "k": k2},
-        )
+        return resize_matmul(op, 1 / self.ranks, **{dim: max(1, int(op.attrs[dim]) // self.ranks)})
 
     def _shrink_inner(self, op: Op) -> Op:
         """A product between activations: batched ones are cut by heads, a weight gradient along the cut features."""
@@ -313,16 +325,7 @@ class _Splitter:
         dim = next((name for name in ("m", "n", "k") if int(op.attrs[name]) in widths), "n")
         if dim == "k":
             return scale_op(op, 1 / self.ranks, attrs=("k",))
-        batch, m, n, k = (int(op.attrs[name]) for name in ("batch", "m", "n", "k"))
-        size = op.num_bytes / max(1.0, batch * (m * k + k * n + m * n))
-        m2, n2 = (max(1, m // self.ranks), n) if dim == "m" else (m, max(1, n // self.ranks))
-        return alter(
-            op,
-            flop=None if op.flop is None else op.flop / self.ranks,
-            bytes_read=size * batch * (m2 * k + k * n2),
-            bytes_written=size * batch * m2 * n2,
-            attrs={**op.attrs, "m": m2, "n": n2},
-        )
+        return self._shrink_product(op, dim)
 
     def _writes_no_gradient(self, op: Op) -> bool:
         return all(self.stage.tensors[tensor].role != "gradient" for tensor in op.writes)
@@ -338,12 +341,15 @@ class _Splitter:
             self.state[tensor] = state
 
     def _weight_share(self) -> float:
-        """Share of the parameters that one rank holds."""
-        parameters = [(i, t.numel * t.copies) for i, t in enumerate(self.stage.tensors) if t.role == "parameter"]
+        """Share of the weights that train which one rank holds."""
+        parameters = [(i, self.stage.tensors[i].numel * self.stage.tensors[i].copies) for i in self.trained]
         whole = sum(numel for _, numel in parameters)
         return sum(numel / (self.ranks if i in self.cuts else 1) for i, numel in parameters) / whole if whole else 1.0
 
     def _resize(self, index: int, tensor: Tensor, share: float) -> Tensor:
+        if index in self.owners:
+            cut = self.owners[index] in self.cuts
+            return alter(tensor, shape=_shrink(tensor.shape, 1 / self.ranks)) if cut else tensor
         if tensor.role == "optimizer_state":
             return alter(tensor, shape=_shrink(tensor.shape, share))
         if tensor.role == "parameter":
@@ -358,9 +364,5 @@ class _Splitter:
 
 def _shrink(shape: tuple[int, ...], factor: float) -> tuple[int, ...]:
     """The first dimension scaled; what counts from here on is the number of elements."""
-    if not shape:
-        return shape
-    numel = 1
-    for size in shape:
-        numel *= size
-    return (max(1, round(numel * factor)),) if numel else shape
+    numel = math.prod(shape)
+    return (max(1, round(numel * factor)),) if shape and numel else shape

@@ -3,15 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from traincast.cost import CostModel
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, pose_job, read_calibration
-from traincast.plan._capacity import suggest_changes
-from traincast.plan._nouns import Candidate, Plan
+from traincast.forecast import Engine, pose_job
+from traincast.noun import noun
+from traincast.plan._nouns import Plan
+from traincast.plan._remedies import change_plan
 from traincast.plan._what_if import Delta, what_if
-from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question, WorkloadOptions
+from traincast.resolve import read_calibration
+from traincast.spec import Calibration, Cluster, Forecast, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
 ALTERNATIVES = ("a100-80g", "h100-80g", "h200-sxm-141g", "l40s")
@@ -32,7 +33,7 @@ _MEASURE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Suggestion:
     """One change that was tried, and what it does; ratios below 1 are less than now."""
 
@@ -46,7 +47,7 @@ class Suggestion:
     """plan: another arrangement on the same devices; devices: other hardware."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Advice:
     """A job in sentences, and the same as numbers."""
 
@@ -65,11 +66,7 @@ def advise(
     engine = Engine(costs=costs, calibration=learned)
     job = pose_job(request, parallelism, cluster=cluster)
     answer = engine.forecast(job, cluster, parallelism)
-    plan = Plan(
-        candidate=Candidate(cluster=cluster, parallelism=parallelism, batch=job.graph.batch_size),
-        forecast=answer,
-        deadline_probability=None,
-    )
+    plan = Plan.of(answer, cluster, parallelism, batch=job.graph.batch_size)
     suggestions = sorted(_try_changes(plan, request, engine), key=lambda one: one.time_ratio)
     helpful = [one for one in suggestions if one.time_ratio < 1 - WORTH_SAYING and one.fit_probability >= confidence]
     cheaper = [
@@ -91,7 +88,7 @@ def _say_time(answer: Forecast) -> Iterator[str]:
     yield (
         f"One step of {answer.workload} with {answer.global_batch:,} samples takes {show_seconds(step.seconds)} on "
         f"{answer.num_devices} x {answer.device}, with 90% probability between {show_seconds(step.low_s)} and "
-        f"{show_seconds(step.high_s)}; that uses {answer.utilization:.0%} of the devices' peak."
+        f"{show_seconds(step.high_s)}, {answer.utilization:.0%} MFU."
     )
     shares = sorted(answer.timeline.shares.items(), key=lambda item: -item[1])
     first, second = shares[0], shares[1]
@@ -114,22 +111,14 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
         f"{largest.replace('_', ' ')}"
     )
     if memory.fit_probability >= confidence:
-        yield f"It fits with probability {memory.fit_probability:.1%}: a device needs {amounts}."
+        yield f"It is {memory.fit_probability:.1%} likely to fit: a device needs {amounts}."
         return
     verdict = "It may not fit" if memory.fit_probability >= 0.5 else "It does not fit"
     yield f"{verdict} (probability {memory.fit_probability:.1%}): a device needs {amounts}."
 
-    def job_at(size: int, length: int | None, chosen: Parallelism) -> Job:
-        options = dataclasses.replace(request.workload, batch=size, seq=length or request.workload.seq)
-        return pose_job(dataclasses.replace(request, workload=options), chosen, cluster=plan.cluster)
-
-    try:
-        changes = suggest_changes(
-            job_at, plan.cluster, plan.parallelism, batch=plan.batch, seq=request.workload.seq, confidence=confidence,
-            engine=engine,
-        )  # fmt: skip
-    except TraincastError:
-        return
+    changes = change_plan(
+        request, plan.cluster, plan.parallelism, batch=plan.batch, confidence=confidence, engine=engine
+    )
     fitting = [change for change in changes if change.fits]
     for change in fitting[:2]:
         yield (
@@ -155,7 +144,7 @@ def _say_unknown(answer: Forecast) -> Iterator[str]:
     rests = max(answer.grounds, key=lambda name: answer.grounds[name]) if answer.grounds else "bound"
     if rests in _MEASURE:
         share = answer.grounds.get(rests, 0.0)
-        yield f"How sure: {share:.0%} of the device time rests on {_name_ground(rests)}; {_MEASURE[rests]}."
+        yield f"Uncertainty: {share:.0%} of the device time rests on {_name_ground(rests)}; {_MEASURE[rests]}."
     if answer.unknown_ops:
         names = ", ".join(answer.unknown_ops[:5])
         yield f"Not known: {names} have no FLOP formula and are timed by their bytes alone."
@@ -187,10 +176,14 @@ def _try_changes(plan: Plan, request: Question, engine: Engine) -> Iterator[Sugg
 def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
     degrees = plan.parallelism
     if plan.forecast.global_batch % (2 * plan.batch * degrees.data) == 0:
-        yield "plan", f"batch={2 * plan.batch}", f"{2 * plan.batch} samples per pass instead of {plan.batch}"
+        yield "plan", f"batch={2 * plan.batch}", f"micro-batch {2 * plan.batch} instead of {plan.batch}"
     for recompute in ("none", "selective", "full"):
         if recompute != degrees.recompute:
-            yield "plan", f"recompute={recompute}", f"recomputation {recompute} instead of {degrees.recompute}"
+            yield (
+                "plan",
+                f"recompute={recompute}",
+                f"activation checkpointing {recompute} instead of {degrees.recompute}",
+            )
     if degrees.data * degrees.context > 1:
         for zero in range(4):
             if zero != degrees.zero:
@@ -219,8 +212,8 @@ def _say_delta(words: str, delta: Delta) -> str:
         "" if delta.usd_ratio is None or delta.after.job.num_steps <= 1 else f", {show_change(delta.usd_ratio)} money"
     )
     return (
-        f"{words}: {show_change(ratio)} time{money}, {show_change(delta.memory_ratio)} memory per device, fits with "
-        f"probability {delta.after.memory.fit_probability:.0%}"
+        f"{words}: {show_change(ratio)} time{money}, {show_change(delta.memory_ratio)} memory per device, "
+        f"{delta.after.memory.fit_probability:.0%} likely to fit"
     )
 
 

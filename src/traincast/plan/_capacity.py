@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.forecast import Engine
+from traincast.noun import noun
 from traincast.spec import Cluster, Forecast, Job, Parallelism
 from traincast.units import show_bytes
 
@@ -20,16 +21,16 @@ MOST_STARTS = 3
 LEAST_SAVED = 0.005
 """A change that saves a smaller share of the peak is no advice."""
 AGAIN = {
-    "selective": "the core of attention",
-    "products": "all but attention and every second product",
-    "full": "whole layers",
+    "selective": "activation checkpointing of attention",
+    "products": "selective activation checkpointing",
+    "full": "full activation checkpointing",
 }
 SHARDS = {1: "optimizer state (ZeRO 1)", 2: "gradients too (ZeRO 2)", 3: "weights too (ZeRO 3, FSDP)"}
 SEQUENCE_STEP = 128
 """Tokens: lengths are multiples of this, which all kernels run well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Limit:
     """The largest size that fits with the asked confidence, and the forecast at it; size 0: not even the smallest does."""
 
@@ -39,7 +40,7 @@ class Limit:
     """The search ended before the device was full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Change:
     """One thing to change, what it does to the memory and what it costs in time."""
 
@@ -72,7 +73,7 @@ def longest_sequence(job_at: SizedJob, cluster: Cluster, plan: Parallelism, *, b
     return _search(ask, step=step, last=LONGEST_SEQUENCE, confidence=confidence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Fitting:
     """Whether a job fits at a size: only its memory is worked out, until one size is chosen."""
 
@@ -260,7 +261,7 @@ def _name_change(old: Parallelism, old_batch: int, new: Parallelism, new_batch: 
     """What differs between two plans, in words."""
     parts = []
     if new.recompute != old.recompute:
-        parts.append(f"recompute {AGAIN[new.recompute]}")
+        parts.append(AGAIN[new.recompute])
     if new.zero != old.zero:
         parts.append(f"shard {SHARDS[new.zero]}")
     if new.tensor != old.tensor:

@@ -1,10 +1,10 @@
 """Whether a job fits, how large it may grow, and what to change first: one answer for the command line and the service."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from traincast.cost import CostModel
 from traincast.forecast import DeviceMemory, Engine
+from traincast.noun import noun
 from traincast.plan._capacity import (
     Change,
     Limit,
@@ -17,7 +17,7 @@ from traincast.plan._capacity import (
 from traincast.spec import FIT_CONFIDENCE, Calibration, Cluster, Forecast, Parallelism
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Fit:
     """A job as it was asked, at its limits, and what would make room."""
 

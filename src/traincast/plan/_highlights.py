@@ -1,12 +1,14 @@
-"""What a search found to the few plans worth a look: the plainest good one, then the fastest, cheapest and greenest."""
+"""What a search found to the few plans worth a look: the simplest good one, then the fastest, cheapest and greenest."""
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, complete_question, pose_job
+from traincast.forecast import Engine, pose_job
+from traincast.noun import noun
+from traincast.plan._ask import complete_question
 from traincast.plan._nouns import OBJECTIVES, SEARCHED, Candidate, Limits, Plan, Search, figures_of
+from traincast.plan._search import pick_best
 from traincast.spec import Cluster, Question
 
 TITLES = {"time": "fastest", "money": "cheapest", "energy": "greenest"}
@@ -14,7 +16,7 @@ WORTH_NAMING = 0.02
 """A plan that gains less than this over the plain one has no line of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Highlight:
     """A plan with what it is best at, and its amounts over those of the plan that comes first."""
 
@@ -36,8 +38,9 @@ def find_plain(
         job={**request.job, "global_batch": global_batch},
     )
     try:
-        asked, plan = complete_question(whole, cluster, [], engine=engine)
-        job = pose_job(asked, plan, cluster=cluster)
+        asked = complete_question(whole, cluster, engine=engine)
+        plan = asked.parallelism
+        job = pose_job(asked.question, plan, cluster=cluster)
         answer = engine.forecast(job, cluster, plan)
     except TraincastError:
         return None
@@ -50,22 +53,24 @@ def find_plain(
 
 
 def highlight(found: Search, plain: Plan | None) -> tuple[Highlight, ...]:
-    """The plain plan first, where there is one, then what is better than it by more than a little."""
+    """The plain plan first, where there is one, then what is better than it by more than a little, each plan once."""
     listed = (*found.plans, *found.front)
     if not listed:
         return ()
-    none = Limits()
     first = plain or found.plans[0]
-    before = figures_of(first.forecast, none)
-    made = [Highlight(title="plainest" if plain is not None else "best", plan=first, ratios={})]
+    before = figures_of(first.forecast, Limits())
+    made = [Highlight(title="simplest" if plain is not None else "best", plan=first, ratios={})]
     for objective in OBJECTIVES:
-        best = min(listed, key=lambda plan: figures_of(plan.forecast, none).of(objective))
-        after = figures_of(best.forecast, none)
+        best = pick_best(listed, objective)
+        after = figures_of(best.forecast, Limits())
         ratios = {name: after.of(name) / before.of(name) for name in OBJECTIVES if 0 < before.of(name) < float("inf")}
         if first.forecast.job.num_steps <= 1:
             ratios = _compare_steps(best, first, ratios)
         if ratios.get(objective, 1.0) < 1 - WORTH_NAMING:
-            made.append(Highlight(title=TITLES[objective], plan=best, ratios=ratios))
+            known = next((each for each in made if each.plan.candidate == best.candidate), None)
+            title = TITLES[objective] if known is None else f"{known.title}, {TITLES[objective]}"
+            made = [each for each in made if each is not known]
+            made.append(Highlight(title=title, plan=best, ratios=ratios))
     return tuple(made)
 
 

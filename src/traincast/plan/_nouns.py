@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import NormalDist
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism, make_with, show_html
 from traincast.units import NORMAL_90
 
@@ -21,7 +22,7 @@ SEARCHED = (
 """The fields of a plan that a search varies."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Limits:
     """What a plan must keep; None: no limit. Each must hold with probability `confidence`."""
 
@@ -29,17 +30,19 @@ class Limits:
     budget_usd: float | None = None
     energy_joules: float | None = None
     confidence: float = 0.9
+    search_s: float | None = None
+    """How long to search; the best so far is given then."""
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
             raise InvalidInput(f"confidence = {self.confidence}; it must lie between 0 and 1")
-        for name in ("deadline_s", "budget_usd", "energy_joules"):
+        for name in ("deadline_s", "budget_usd", "energy_joules", "search_s"):
             amount = getattr(self, name)
             if amount is not None and not (amount > 0 and math.isfinite(amount)):
                 raise InvalidInput(f"{name} = {amount}; it must be a finite number above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Space:
     """What may be chosen. The samples of one optimizer step stay the same in every plan; None: whatever is sensible."""
 
@@ -47,21 +50,27 @@ class Space:
     base: Parallelism | None = None
     """Every plan is this one but for the fields that are searched (SEARCHED). None: as the request says, or the default."""
     batches: tuple[int, ...] | None = None
-    """Samples of one pass of one replica; None: powers of two."""
+    """Samples of one pass of one replica; None: powers of two up to `most_samples`."""
+    most_samples: int = 64
     tensor: tuple[int, ...] | None = None
     pipeline: tuple[int, ...] | None = None
     context: tuple[int, ...] | None = None
     expert: tuple[int, ...] | None = None
     zero: tuple[int, ...] = (0, 1, 2, 3)
     recompute: tuple[str, ...] = RECOMPUTES
-    orders: tuple[str, ...] = ORDERS
+    orders: tuple[str, ...] = tuple(order for order in ORDERS if order != "gpipe")
+    """GPipe's takes as long as 1f1b and holds more; it is tried where it is asked for."""
     virtual_stages: tuple[int, ...] | None = None
     """Of the interleaved order; None: 2 and 4 where the layers allow it."""
     sequence_parallel: tuple[bool, ...] = (False, True)
     overlap_sharded: bool = True
     """Whether gradients are reduced beside the backward pass where state is sharded; some stacks do not."""
+    sharded_bucket: float | None = None
+    """Bytes of gradients that are reduced at once where nothing runs beside it; None: as the base says."""
     dispatch_once: bool = False
     """Whether plans that spread experts send a token once to every node with experts for it, where the base does not say it."""
+    plain_pipelines: bool = False
+    """Whether pipelines go with ZeRO 0 and 1 only."""
     reshard_in_pipeline: bool = True
     """Whether ZeRO 3 frees gathered weights between the passes of a pipeline; where it does not, it is ZeRO 2."""
 
@@ -81,7 +90,7 @@ class Space:
                 raise InvalidInput(f"{name} is empty; allowed: {', '.join(map(str, known))}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Candidate:
     """One way to run the job that may turn out good, bad or impossible."""
 
@@ -91,7 +100,7 @@ class Candidate:
     """Samples of one pass of one replica."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Figures:
     """What the search knows of a candidate; the same numbers that a forecast gives."""
 
@@ -108,16 +117,22 @@ class Figures:
         return math.inf if amount is None else amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Plan:
     """A way to run the job that keeps every limit, with the forecast that `traincast forecast` gives for it."""
 
     candidate: Candidate
     forecast: Forecast
-    deadline_probability: float | None
+    deadline_probability: float | None = None
     """That the job ends in time; None where no deadline was given."""
     on_front: bool = False
     """No other plan of the search is at least as good in time, money and energy and better in one."""
+
+    @classmethod
+    def of(cls, answer: Forecast, cluster: Cluster, parallelism: Parallelism, *, batch: int) -> "Plan":
+        """A forecast as the plan that it is for."""
+        candidate = Candidate(cluster=cluster, parallelism=parallelism, batch=batch)
+        return cls(candidate=candidate, forecast=answer)
 
     @property
     def cluster(self) -> Cluster:
@@ -135,16 +150,18 @@ class Plan:
         return show_html(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Miss:
     """The plan that came nearest to keeping a limit that it broke."""
 
     candidate: Candidate
     limit: str
     says: str
+    probability: float | None = None
+    """That it keeps the limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Search:
     """Everything a search found out."""
 
@@ -163,6 +180,8 @@ class Search:
     nearest: Miss | None = None
     """Set where no plan keeps every limit."""
     notes: tuple[str, ...] = ()
+    stopped: str = ""
+    """Why the search ended before all plans were answered; empty: it did not."""
 
     def frame(self, *, library: str | None = None) -> Any:
         """A data frame of pandas or polars, a row for each plan."""

@@ -1,21 +1,23 @@
 """What can be rented or is owned (one cluster, the catalogue, a price list) to clusters of every allowed size."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from traincast import catalog
 from traincast.errors import InvalidInput, did_you_mean
 from traincast.files import read_json, read_toml
-from traincast.spec import Cluster
+from traincast.noun import noun
+from traincast.resolve import place
+from traincast.spec import Cluster, Question
 
 _OWN_KEYS = ("region", "max_nodes", "provider")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Offer:
     """A machine that can be had: one node of it, where, and how many at most."""
 
@@ -32,7 +34,7 @@ class Offer:
             raise InvalidInput(f"max_nodes = {self.max_nodes}; it must be at least 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Wanted:
     """Which offers count; empty: all."""
 
@@ -53,12 +55,37 @@ class Wanted:
             raise InvalidInput(f"node counts {self.node_counts}; give whole numbers above 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Chosen:
     """The clusters that count, and how many offers each wish left out."""
 
     clusters: tuple[Cluster, ...]
     left_out: Mapping[str, int]
+
+
+def choose_machines(
+    question: Question, wanted: Wanted | None, *, listed: Sequence[Offer] | None = None, source: str = ""
+) -> Chosen:
+    """The clusters of every allowed size: of the offers that are `listed` (`source`: where), else of the machine in the cluster
+    part of a question. `wanted` None: that cluster as it is."""
+    table = question.cluster
+    named = [key for key in table if key != "price_per_device"]
+    if listed is not None and wanted is not None:
+        if named:
+            raise InvalidInput(f"the machines come from {source}; leave out {', '.join(named)}")
+        check_regions(listed, wanted.regions)
+        chosen = size_offers(listed, wanted)
+    else:
+        cluster, _ = place(question)
+        if isinstance(table.get("node"), str):
+            cluster = dataclasses.replace(cluster, name=f"{cluster.num_nodes} x {table['node']}")
+        if wanted is None or len(cluster.groups) > 1:
+            return Chosen(clusters=(cluster,), left_out={})
+        chosen = size_offers([offer_of(cluster)], wanted)
+    if not chosen.clusters:
+        reasons = ", ".join(f"{name} left out {count}" for name, count in chosen.left_out.items())
+        raise InvalidInput(f"no machine is left to plan for ({reasons}); widen the GPUs, regions or devices")
+    return chosen
 
 
 def catalogue_offers(*, kinds: Sequence[str] = ("cloud",)) -> tuple[Offer, ...]:
@@ -113,14 +140,37 @@ def size_offers(offers: Iterable[Offer], wanted: Wanted) -> Chosen:
     clusters: list[Cluster] = []
     left_out: dict[str, int] = {}
     names = _device_names(wanted.devices)
-    for offer in offers:
-        reason = _refuse(offer, wanted, names)
+    wanted_ones = [(offer, _refuse(offer, wanted, names)) for offer in offers]
+    cheapest = _cheapest([offer for offer, reason in wanted_ones if not reason])
+    for offer, refused in wanted_ones:
+        dearer = (
+            "" if refused or cheapest[hardware_of(offer.node)] is offer else "dearer than the same hardware elsewhere"
+        )
+        reason = refused or dearer
         sizes = [] if reason else list(_sizes(offer, wanted))
         if not sizes:
             reason = reason or "number of devices"
             left_out[reason] = left_out.get(reason, 0) + 1
         clusters.extend(_grow(offer.node, count) for count in sizes)
     return Chosen(clusters=tuple(clusters), left_out=left_out)
+
+
+def hardware_of(cluster: Cluster) -> str:
+    """What of a cluster says how fast it is; machines that are alike in it differ only in name and price."""
+    return repr([dataclasses.replace(group, usd_per_hour=None) for group in cluster.groups])
+
+
+def _cheapest(offers: Sequence[Offer]) -> dict[str, Offer]:
+    """Of machines of equal hardware the one that costs least; an old price only where there is no other."""
+    found: dict[str, Offer] = {}
+    for offer in sorted(offers, key=_by_price):
+        found.setdefault(hardware_of(offer.node), offer)
+    return found
+
+
+def _by_price(offer: Offer) -> tuple[bool, float]:
+    usd = offer.node.usd_per_hour
+    return not catalog.is_current(offer.node.price_date), math.inf if usd is None else usd
 
 
 def _device_names(asked: Sequence[str]) -> frozenset[str]:

@@ -4,13 +4,13 @@ import datetime
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from traincast.catalog import Quote, find_region, list_quotes, node
 from traincast.errors import InvalidInput
 from traincast.files import read_json, read_toml
+from traincast.noun import noun
 from traincast.spec import Cluster, Forecast, Job, Region
 from traincast.units import DAY_S, HOUR_S, KWH_JOULES
 
@@ -21,7 +21,7 @@ _KEYS = ("machine", "usd_per_hour", "terms", "region", "date", "source", "interr
 _REGION_KEYS = ("name", "grams_co2_per_kwh", "date", "source")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class PriceList:
     """Prices of one's own, which come before those of the catalogue."""
 
@@ -30,7 +30,7 @@ class PriceList:
     regions: tuple[Region, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobPrice:
     """A job at one quote."""
 

@@ -5,12 +5,15 @@ import contextlib
 import gc
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from traincast.cost import CostModel
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import Engine
+from traincast.noun import noun
+from traincast.plan._judge import Judge
 from traincast.plan._nouns import (
     OBJECTIVES,
     Candidate,
@@ -32,11 +35,12 @@ from traincast.workers import deliver
 WATCHED = 32
 """Candidates between two reports of how far the search is."""
 MOST_ON_FRONT = 200
+INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 SLACK = 1e-6
 """A bound must be worse by more than this before it decides."""
 
-Watch = Callable[[int, int], None]
-"""(plans answered, plans in all so far)."""
+Watch = Callable[[int, int, str], None]
+"""(plans answered, plans in all so far, the best of them in words)."""
 
 
 def search(
@@ -60,7 +64,7 @@ def search(
     `engine` spreads the clusters over processes or Ray (see `traincast.workers`), or is an engine that has answered before.
     `costs` or `calibration`: what prices
     tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
-    with such a calibration every plan is worked out.
+    with such a calibration every plan is worked out. When its time is out or it is interrupted, it gives what it found so far.
     """
     if objective not in OBJECTIVES:
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
@@ -79,7 +83,7 @@ def search(
         for _, part in deliver(sift, parts, shared=(job_at, space, settings), engine=engine, workers=workers):
             found.merge(part)
             if watch is not None:
-                watch(found.num_answered, found.num_plans)
+                watch(found.num_answered, found.num_plans, found.say_best())
     return conclude(job_at, found, own, limits=settings.limits, objective=objective, top=top)
 
 
@@ -87,7 +91,7 @@ _PARTS = 64
 """Into how many the clusters are split at most, to be worked on side by side."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Settings:
     """How to search."""
 
@@ -125,11 +129,18 @@ def _sift(
 ) -> "Sieve":
     sieve = Sieve(limits=settings.limits, objective=settings.objective, top=settings.top)
     shape = Shape.of(job_at(_smallest_batch(space), Parallelism(recompute=space.recompute[0])).graph)
-    for cluster in clusters:
-        candidates = list(list_candidates(space, cluster, shape))
-        sieve.num_plans += len(candidates)
-        trial = _Trial(engine=engine, job_at=job_at, sieve=sieve, exhaustive=settings.exhaustive)
-        trial.run(candidates, watch)
+    ends_s = math.inf if settings.limits.search_s is None else time.monotonic() + settings.limits.search_s
+    try:
+        for cluster in clusters:
+            candidates = list(list_candidates(space, cluster, shape))
+            sieve.num_plans += len(candidates)
+            judge = Judge(engine=engine, cluster=cluster, job_at=job_at)
+            trial = _Trial(judge=judge, sieve=sieve, exhaustive=settings.exhaustive, ends_s=ends_s)
+            trial.run(candidates, watch)
+    except KeyboardInterrupt:
+        if not sieve.best:
+            raise
+        sieve.stopped = INTERRUPTED
     return sieve
 
 
@@ -137,35 +148,21 @@ def _smallest_batch(space: Space) -> int:
     return min(space.batches) if space.batches else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Least:
-    """What a candidate's figures cannot be below."""
-
-    job_s: float
-    usd: float | None
-    energy_joules: float | None
-
-    def of(self, objective: str) -> float:
-        """What is not known is worse than anything."""
-        amount = {"time": self.job_s, "money": self.usd, "energy": self.energy_joules}[objective]
-        return math.inf if amount is None else amount
-
-
 @dataclass(slots=True, kw_only=True)
 class _Trial:
     """The candidates of one cluster, those with the lowest bounds first."""
 
-    engine: Engine
-    job_at: JobAt
+    judge: Judge
     sieve: "Sieve"
     exhaustive: bool
+    ends_s: float = math.inf
 
     def run(self, candidates: Sequence[Candidate], watch: Watch | None) -> None:
         """A plan that runs layers again waits with a bound that the same plan without that gives it, and has its own worked out
         only if it is still in the race."""
         objective = self.sieve.objective
         has_plain = any(candidate.parallelism.recompute == "none" for candidate in candidates)
-        waiting: list[tuple[float, int, bool, Least]] = []
+        waiting: list[tuple[float, int, bool, Figures]] = []
         for number, candidate in enumerate(candidates):
             is_own = candidate.parallelism.recompute == "none" or not has_plain
             least = self._bound(candidate, by_plain=not is_own)
@@ -174,6 +171,9 @@ class _Trial:
         heapq.heapify(waiting)
         since = 0
         while waiting:
+            if time.monotonic() > self.ends_s and self.sieve.best:
+                self.sieve.stopped = OUT_OF_TIME
+                return
             _, number, is_own, least = heapq.heappop(waiting)
             candidate = candidates[number]
             if not self.exhaustive and self.sieve.is_hopeless(candidate, least):
@@ -188,34 +188,33 @@ class _Trial:
             since += 1
             if watch is not None and (since >= WATCHED or not waiting):
                 since = 0
-                watch(self.sieve.num_answered, self.sieve.num_plans)
+                watch(self.sieve.num_answered, self.sieve.num_plans, self.sieve.say_best())
 
-    def _bound(self, candidate: Candidate, *, by_plain: bool) -> Least | None:
-        """None: it cannot run or cannot fit, which is then written down."""
+    def _bound(self, candidate: Candidate, *, by_plain: bool) -> Figures | None:
+        """What its figures cannot be below. None: it cannot run or cannot fit, which is then written down."""
         plan, cluster = candidate.parallelism, candidate.cluster
         try:
-            job = self.job_at(candidate.batch, plan)
-            memory = self.engine.bound_memory(job, cluster, plan)
+            job = self.judge.job_at(candidate.batch, plan)
+            memory = self.judge.least_memory(job, plan)
             if memory.fit_probability < self.sieve.limits.confidence:
                 self.sieve.refuse_memory(candidate, memory, is_bound=True)
                 return None
-            plain = self.job_at(candidate.batch, replace(plan, recompute="none")) if by_plain else None
-            step_s, busy_s = self.engine.bound_time(job, cluster, plan, plain=plain)
+            step_s, busy_s = self.judge.least_time(job, plan, by_plain=by_plain)
         except IllegalPlan as error:
             self.sieve.refuse("not possible for this model", candidate, math.inf, str(error))
             return None
-        job_s, usd, joules = self.engine.weigh(job, cluster, plan, step_s=step_s, busy_s=busy_s)
-        return Least(job_s=job_s, usd=usd, energy_joules=joules)
+        job_s, usd, joules = self.judge.engine.weigh(job, cluster, plan, step_s=step_s, busy_s=busy_s)
+        return Figures(step_s=step_s, job_s=job_s, usd=usd, energy_joules=joules)
 
     def _work_out(self, number: int, candidate: Candidate) -> None:
-        plan, cluster = candidate.parallelism, candidate.cluster
-        job = self.job_at(candidate.batch, plan)
+        plan = candidate.parallelism
+        job = self.judge.job_at(candidate.batch, plan)
         try:
-            memory = self.engine.memory(self.engine.lower(job, cluster, plan), job, cluster)
+            memory = self.judge.memory(job, plan)
             if memory.fit_probability < self.sieve.limits.confidence:
                 self.sieve.refuse_memory(candidate, memory)
                 return
-            answer = self.engine.forecast(job, cluster, plan)
+            answer = self.judge.forecast(job, plan)
         except IllegalPlan as error:
             self.sieve.refuse("not possible for this model", candidate, math.inf, str(error))
             return
@@ -241,14 +240,28 @@ class Sieve:
     """Of each cluster by name, the best few."""
     front: list[tuple[tuple[float, float, float], Candidate, Figures]] = field(default_factory=list)
 
+    stopped: str = ""
+    """Why it ended before all were answered."""
+
+    def say_best(self) -> str:
+        """Of what is known so far; empty where nothing is."""
+        first = min((known[0] for known in self.best.values() if known), key=lambda entry: entry[0], default=None)
+        if first is None:
+            return ""
+        money = "" if first[3].usd is None or self.objective == "time" else f", {show_usd(first[3].usd)}"
+        return f"best so far {show_seconds(first[3].step_s)} a step{money}"
+
     @property
     def num_answered(self) -> int:
         return self.num_evaluated + self.num_pruned + sum(self.excluded.values())
 
-    def refuse(self, limit: str, candidate: Candidate, over: float, says: str) -> None:
+    def refuse(
+        self, limit: str, candidate: Candidate, over: float, says: str, probability: float | None = None
+    ) -> None:
         self.excluded[limit] = self.excluded.get(limit, 0) + 1
         if limit not in self.nearest or over < self.nearest[limit][0]:
-            self.nearest[limit] = over, Miss(candidate=candidate, limit=limit, says=says)
+            miss = Miss(candidate=candidate, limit=limit, says=says, probability=probability)
+            self.nearest[limit] = over, miss
 
     def refuse_memory(self, candidate: Candidate, memory: MemoryProfile, *, is_bound: bool = False) -> None:
         over = memory.needed_bytes / memory.capacity_bytes
@@ -258,7 +271,7 @@ class Sieve:
             return
         self.refuse("memory", candidate, over, _say_memory(memory, self.limits))
 
-    def is_hopeless(self, candidate: Candidate, bound: Least) -> bool:
+    def is_hopeless(self, candidate: Candidate, bound: Figures) -> bool:
         """Neither among the best of its cluster nor on the front, whatever it turns out to be within its bound; or certain
         to break a limit, but then the nearest miss is worth knowing while nothing else is known."""
         known = self.best.get(candidate.cluster.name, [])
@@ -275,7 +288,8 @@ class Sieve:
         """`number`: its place in the space; of equal plans the first is shown first."""
         broken = _broken_limit(figures, self.limits)
         if broken is not None:
-            self.refuse(broken[0], candidate, broken[1], broken[2])
+            chance = {"deadline": figures.deadline_probability, "budget": figures.budget_probability}.get(broken[0])
+            self.refuse(broken[0], candidate, broken[1], broken[2], chance)
             return
         self.num_evaluated += 1
         known = self.best.setdefault(candidate.cluster.name, [])
@@ -303,6 +317,7 @@ class Sieve:
             if limit not in self.nearest or entry[0] < self.nearest[limit][0]:
                 self.nearest[limit] = entry
         self.doubtful += other.doubtful
+        self.stopped = self.stopped or other.stopped
         self.best.update(other.best)
         for _, candidate, figures in other.front:
             self._extend_front(candidate, figures)
@@ -347,7 +362,8 @@ def conclude(job_at: JobAt, sieve: Sieve, engine: Engine, *, limits: Limits, obj
     made = {id(candidate): _make_plan(job_at, candidate, engine, limits) for candidate in (*shown, *front)}
     on_front = {id(candidate) for candidate in front}
     plans = [replace(made[id(candidate)], on_front=id(candidate) in on_front) for candidate in shown]
-    plans.sort(key=lambda plan: _objective_of(plan, objective))
+    plans.sort(key=lambda plan: figures_of(plan.forecast, limits).of(objective))
+    plans = undominated_first(plans, objective)
     if not plans:
         _settle_doubts(job_at, sieve, engine)
     nearest = min(sieve.nearest.values(), key=lambda entry: _rank_miss(*entry), default=None)
@@ -358,8 +374,28 @@ def conclude(job_at: JobAt, sieve: Sieve, engine: Engine, *, limits: Limits, obj
         num_evaluated=sieve.num_evaluated,
         num_pruned=sieve.num_pruned,
         excluded=dict(sieve.excluded),
+        stopped=sieve.stopped,
         nearest=nearest[1] if nearest is not None and not plans else None,
     )
+
+
+def undominated_first(plans: Sequence[Plan], objective: str) -> list[Plan]:
+    """With the plan in front that no other beats in everything: of those as good as the best by the objective, the cheapest."""
+    if not plans:
+        return []
+    best = pick_best(plans, objective)
+    return [best, *(plan for plan in plans if plan is not best)]
+
+
+def pick_best(plans: Sequence[Plan], objective: str) -> Plan:
+    """By the objective; of those that are within the width of a hair, the cheapest, then the greenest, then the fastest."""
+    amounts = [(figures_of(plan.forecast, Limits()), plan) for plan in plans]
+    least = min(figures.of(objective) for figures, _ in amounts)
+    level = [entry for entry in amounts if entry[0].of(objective) <= least * (1 + HAIR)]
+    return min(level, key=lambda entry: tuple(entry[0].of(name) for name in ("money", "energy", "time")))[1]
+
+
+HAIR = 0.005
 
 
 def _settle_doubts(job_at: JobAt, sieve: Sieve, engine: Engine) -> None:
@@ -368,10 +404,10 @@ def _settle_doubts(job_at: JobAt, sieve: Sieve, engine: Engine) -> None:
     for over, _, candidate in sieve.doubtful:
         if "memory" in sieve.nearest and over >= sieve.nearest["memory"][0]:
             break
-        plan, cluster = candidate.parallelism, candidate.cluster
-        job = job_at(candidate.batch, plan)
+        plan = candidate.parallelism
+        judge = Judge(engine=engine, cluster=candidate.cluster, job_at=job_at)
         try:
-            memory = engine.memory(engine.lower(job, cluster, plan), job, cluster)
+            memory = judge.memory(job_at(candidate.batch, plan), plan)
         except IllegalPlan:
             continue
         over = memory.needed_bytes / memory.capacity_bytes
@@ -397,15 +433,6 @@ def _per_cluster(candidates: Sequence[Candidate], *, top: int) -> list[Candidate
         seen[candidate.cluster.name] = number + 1
         rounds.append((number, place, candidate))
     return [candidate for _, _, candidate in sorted(rounds, key=lambda entry: entry[:2])[:top]]
-
-
-def _objective_of(plan: Plan, objective: str) -> float:
-    answer = plan.forecast
-    if objective == "time":
-        return answer.job.total.seconds
-    if objective == "money":
-        return math.inf if answer.usd is None else answer.usd.value
-    return math.inf if answer.energy_joules is None else answer.energy_joules
 
 
 def _make_plan(job_at: JobAt, candidate: Candidate, engine: Engine, limits: Limits) -> Plan:

@@ -2,20 +2,20 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traincast.errors import IllegalPlan
+from traincast.noun import noun
 from traincast.plan._nouns import Candidate, Space
 from traincast.spec import Cluster, Graph, Op, Parallelism, segments
 
-MOST_SAMPLES_PER_PASS = 64
 MOST_TENSOR, MOST_CONTEXT = 64, 16
 LONG_SAMPLE = 16_384
 """Tokens from which on samples are split over devices by default."""
 VIRTUAL_STAGES = (2, 4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Shape:
     """What of a model says how it can be spread."""
 
@@ -100,7 +100,7 @@ def _arrangements(
                     for order, virtual in _orders(space, pipeline, micro, shape):
                         with contextlib.suppress(IllegalPlan):
                             # What the base fixes (a group of shards, folded experts) does not go with every degree.
-                            base = _base_of(space, zero)
+                            base = _base_of(space, zero, context=degrees["context"])
                             yield batch, replace(
                                 base, data=degrees["data"], tensor=tensor, pipeline=pipeline, context=degrees["context"],
                                 expert=expert, micro_batches=micro, zero=zero, sequence_parallel=split, recompute=recompute,
@@ -136,8 +136,8 @@ def _batches(space: Space, per_replica: int) -> Iterable[int]:
         return [batch for batch in sorted(set(space.batches)) if per_replica % batch == 0]
     return [
         2**power
-        for power in range(MOST_SAMPLES_PER_PASS.bit_length())
-        if 2**power <= MOST_SAMPLES_PER_PASS and per_replica % 2**power == 0
+        for power in range(space.most_samples.bit_length())
+        if 2**power <= space.most_samples and per_replica % 2**power == 0
     ]
 
 
@@ -149,14 +149,23 @@ def _experts(space: Space, replicas: int, shape: Shape) -> list[int]:
     ] or [1]
 
 
-def _base_of(space: Space, zero: int) -> Parallelism:
+def _base_of(space: Space, zero: int, *, context: int) -> Parallelism:
+    """What the request says of every plan, without what plans of these degrees do not do."""
     base = space.base or Parallelism()
-    return replace(base, overlap=False) if zero and not space.overlap_sharded else base
+    waits = zero in (1, 2) and not space.overlap_sharded
+    if waits and space.sharded_bucket is not None:
+        base = replace(base, bucket_bytes=space.sharded_bucket)
+    return replace(
+        base, overlap=base.overlap and (zero in (0, 3) or space.overlap_sharded),
+        gather_ahead=base.gather_ahead and zero == 1, async_context=base.async_context and context > 1,
+    )  # fmt: skip
 
 
 def _zeros(space: Space, replicas: int, shape: Shape, *, pipeline: int) -> tuple[int, ...]:
     if replicas == 1 or not shape.trains:
         return (0,)
+    if pipeline > 1 and space.plain_pipelines:
+        return tuple(dict.fromkeys(min(zero, 1) for zero in space.zero))
     if pipeline == 1 or space.reshard_in_pipeline:
         return space.zero
     # Weights that stay gathered between passes are not sharded: what is called ZeRO 3 is ZeRO 2.

@@ -8,19 +8,20 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.files import decode
-from traincast.forecast import (
+from traincast.forecast import load_source, pose_with
+from traincast.noun import noun
+from traincast.plan._nouns import SEARCHED, JobAt, Space
+from traincast.resolve import (
     HALVES,
     choose_stack,
     fill_in,
     find_length,
-    load_source,
+    find_training,
     plan_habits,
-    pose_with,
-    reads_text,
+    usual_bucket,
     usual_global_batch,
     with_defaults,
 )
-from traincast.plan._nouns import SEARCHED, JobAt, Space
 from traincast.spec import RECOMPUTES, Cluster, Graph, Job, Parallelism, Question, Scalable, Stack, WorkloadOptions
 
 
@@ -96,7 +97,7 @@ class _Named:
 
         # How replicas and passes share the samples of a step is the candidate's; how many there are is not.
         whole = Parallelism(micro_batches=max(1, self.global_batch // batch))
-        return pose_with(load, request, replace(request.workload, batch=batch), plan=whole, stack=stack, said=[])
+        return pose_with(load, request, replace(request.workload, batch=batch), plan=whole, stack=stack)[0]
 
 
 def _what_builders_read(plan: Parallelism, stack: Stack, *, built_in: bool) -> Parallelism:
@@ -114,7 +115,7 @@ def _what_builders_read(plan: Parallelism, stack: Stack, *, built_in: bool) -> P
         micro_batches=min(plan.micro_batches, 2),
         zero=3 if sharded else 0,
         data=2 if sharded else 1,
-        tensor=plan.tensor if stack.recipe.softmax_multiple > 1 else 1,
+        tensor=plan.tensor if stack.recipe.option("softmax_multiple") else 1,
     )
 
 
@@ -137,7 +138,7 @@ def vary_request(request: Question, space: Space | None, *, num_devices: int | N
     return jobs, space
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Settled:
     """A request with the defaults that every plan shares, and the clusters that can run it so."""
 
@@ -149,23 +150,24 @@ class Settled:
 def settle(request: Question, clusters: Sequence[Cluster]) -> Settled:
     """The request with a number format and a length, the same for every plan. Where none is named, the preferred half precision
     that any cluster has is taken, and clusters without it are left out."""
-    whole, kept, said = fill_in(request), tuple(clusters), list[str]()
+    whole, kept = fill_in(request), tuple(clusters)
     if whole.workload.precision is None:
         able = ([each for each in clusters if _has(each, dtype)] for dtype in HALVES)
         kept = tuple(next((found for found in able if found), clusters))
     devices = [group.device for cluster in kept for group in cluster.groups]
-    settled = with_defaults(whole, devices, choose_stack(whole), said)
+    settled, assumed = with_defaults(whole, devices, choose_stack(whole))
+    notes = list(assumed)
     largest = max(cluster.num_devices for cluster in kept)
     cut = _stack_with(settled, "tensor")
     whole_stack = choose_stack(settled, num_devices=largest)
     if largest > 1 and cut.name != whole_stack.name:
-        said.append(
-            f"no stack is named: plans that cut layers, stages or experts are priced with {cut.name}, others with "
-            f"{whole_stack.name} (--stack to compare all under one)"
+        notes.append(
+            f"no framework is named: plans that cut layers, stages or experts are priced with {cut.name}, others with "
+            f"{whole_stack.name} (--framework to compare all under one)"
         )
     if len(kept) < len(clusters):
-        said.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
-    return Settled(request=settled, clusters=kept, notes=tuple(said))
+        notes.append(f"{len(clusters) - len(kept)} clusters without it are left out (--precision fp32 would keep them)")
+    return Settled(request=settled, clusters=kept, notes=tuple(notes))
 
 
 def _has(cluster: Cluster, dtype: str) -> bool:
@@ -183,6 +185,12 @@ def space_of(
         if key in ("data", "micro_batches") or key not in SEARCHED:
             continue
         named["orders" if key == "order" else key] = (value,)
+    training = find_training(request)
+    offered, length = training.axes, find_length(request.source, request.workload)
+    if training.tokens_per_device and length:
+        # Twice what fills every kernel.
+        named["most_samples"] = min(64, max(1, 2 * training.tokens_per_device // length))
+    named |= {axis: (1,) for axis in ("tensor", "pipeline") if axis not in offered and axis not in named}
     stack, split = choose_stack(request), _stack_with(request, "tensor")
     if split.plan.sequence_parallel and "sequence_parallel" not in named:
         # It always splits the sequence where there is a tensor axis; a search leaves the split out where there is none.
@@ -201,10 +209,16 @@ def _sharded_habits(request: Question) -> dict[str, Any]:
     habits = choose_stack(request).plan
     said = request.parallelism
     spread = _stack_with(request, "expert").plan
+    sharded = "sharded_gradients" in habits.overlaps or said.get("overlap") is True
+    whole = None if sharded or "bucket_bytes" in said else usual_bucket(choose_stack(request), overlaps=False)
     return {
-        "dispatch_once": spread.dispatch_once and "dispatch_once" not in said,
-        "overlap_sharded": habits.overlap_sharded or said.get("overlap") is True,
-        "reshard_in_pipeline": habits.reshard_in_pipeline if said.get("reshard") is None else bool(said["reshard"]),
+        "sharded_bucket": whole,
+        "dispatch_once": "dispatch_once" in spread.runs and "dispatch_once" not in said,
+        "overlap_sharded": sharded,
+        "plain_pipelines": "plain_pipelines" in _stack_with(request, "pipeline").plan.runs,
+        "reshard_in_pipeline": "gathered_pipelines" not in habits.runs
+        if said.get("reshard") is None
+        else bool(said["reshard"]),
     }
 
 
@@ -237,8 +251,10 @@ def global_batch_of(request: Question, *, num_devices: int | None = None) -> int
     """Samples of one step as the request describes it; for a language model on so many devices, else as is usual."""
     batch = request.workload.batch
     length = find_length(request.source, request.workload)
-    if batch is None and num_devices and length and reads_text(request.source, request.workload):
-        return usual_global_batch(num_devices=num_devices, tokens=length)
+    if batch is None and num_devices:
+        whole = usual_global_batch(find_training(request), num_devices=num_devices, tokens=length or 1)
+        if whole is not None:
+            return whole
     if batch is None:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"
@@ -252,10 +268,7 @@ def global_batch_of(request: Question, *, num_devices: int | None = None) -> int
 def _recorded_batch(source: str) -> int | None:
     if not source.endswith((".json", ".json.gz")) or not Path(source).exists():
         return None
-    from traincast.files import GRAPH_FORMAT, load_graph, read_json
+    from traincast.files import load_saved
 
-    data = read_json(source)
-    if not (isinstance(data, dict) and data.get("format") == GRAPH_FORMAT):
-        return None
-    loaded = load_graph(source)
-    return None if isinstance(loaded, Scalable) else loaded.batch_size
+    loaded = load_saved(source)
+    return None if loaded is None or isinstance(loaded, Scalable) else loaded.batch_size

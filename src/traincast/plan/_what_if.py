@@ -2,28 +2,20 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any
 
-from traincast import catalog
-from traincast.errors import IllegalPlan, InvalidInput, did_you_mean
-from traincast.files import decode
+from traincast.errors import InvalidInput, did_you_mean
 from traincast.forecast import Engine, pose_job
+from traincast.noun import noun
+from traincast.plan._ask import complete_question
 from traincast.plan._nouns import Plan
-from traincast.spec import JOB_FIELDS, Cluster, Forecast, Parallelism, Question, WorkloadOptions
+from traincast.resolve import describe_cluster, place, read_amount
+from traincast.spec import PLAN_FIELDS, QUESTION_FIELDS, Asked, Forecast, Question, WorkloadOptions
 
-_CLUSTER_KEYS = ("device", "node", "nodes", "devices_per_node", "intra", "inter", "usd_per_hour")
-_OF_NODE = ("devices_per_node", "intra", "inter", "usd_per_hour")
-_PLAN_KEYS = tuple(item.name for item in dataclasses.fields(Parallelism))
-_WORKLOAD_KEYS = tuple(item.name for item in dataclasses.fields(WorkloadOptions))
-_JOB_KEYS = tuple(item.name for item in JOB_FIELDS)
-_SHORT = {
-    "dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "vp": "virtual_stages",
-    "machine": "node", "price": "usd_per_hour",
-}  # fmt: skip
+_LENGTHS = ("steps", "samples", "epochs", "tokens")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Delta:
     """What a change does: ratios above 1 are more than before."""
 
@@ -37,15 +29,44 @@ class Delta:
 
 
 def what_if(base: Plan, request: Question, change: str, *, engine: Engine | None = None) -> Delta:
-    """`change` is KEY=VALUE: a field of the plan, of the workload, of the job, or of the cluster.
+    """`change` is KEY=VALUE: a field of the plan, of the workload, of the job, or of the cluster, or the name of its option.
 
     The samples of one step stay the same: replicas and passes make up for what the change takes or gives. `engine`: the one that
     answered for the base, and so with its costs.
     """
-    key, value = _read(change)
-    request, cluster, plan, batch = _apply(base, request, key, value)
-    job = pose_job(request, plan, cluster=cluster, batch=batch)
+    item, value = _read(change)
+    cluster = base.cluster
+    if item.section == "cluster":
+        table = describe_cluster(cluster)
+        if item.name in ("device", "node"):
+            # Another device or machine comes with its own links and price.
+            table = {name: table[name] for name in ("nodes", "devices_per_node")}
+        cluster, _ = place(Question(source="", cluster={**table, item.name: value}))
+    asked = complete_question(_change(base, request, item, value, num_devices=cluster.num_devices), cluster)
+    plan = asked.parallelism
+    job = pose_job(asked.question, plan, cluster=cluster)
     return compare(base.forecast, (engine or Engine()).forecast(job, cluster, plan), change=change)
+
+
+def _change(base: Plan, request: Question, item: Asked, value: Any, *, num_devices: int) -> Question:
+    """The plan as a question that names all of it but its replicas and passes, with one field changed."""
+    names = {each.name for each in PLAN_FIELDS if hasattr(base.parallelism, each.name)} - {"data", "micro_batches"}
+    plan = {name: getattr(base.parallelism, name) for name in names if getattr(base.parallelism, name) is not None}
+    options = {**request.workload.given(), "batch": base.batch}
+    job = {**request.job, "global_batch": base.forecast.global_batch}
+    if item.section == "job" and item.name in _LENGTHS:
+        job = {name: amount for name, amount in job.items() if name not in _LENGTHS}
+    {"parallelism": plan, "workload": options, "job": job}.get(item.section, {})[item.name] = value
+    if item.name == "micro_batches":
+        del job["global_batch"]
+    if plan.get("pipeline") == 1:
+        plan["virtual_stages"] = 1
+    degrees = [plan.get(axis, 1) for axis in ("tensor", "pipeline", "context")]
+    inner = math.prod(degree for degree in degrees if isinstance(degree, int))
+    data = plan.get("data", num_devices // max(inner, 1))
+    if item.name != "batch" and isinstance(data, int) and data and base.forecast.global_batch % data == 0:
+        options["batch"] = math.gcd(base.batch, base.forecast.global_batch // data)
+    return dataclasses.replace(request, workload=WorkloadOptions(**options), parallelism=plan, job=job)
 
 
 def compare(before: Forecast, after: Forecast, *, change: str) -> Delta:
@@ -62,17 +83,19 @@ def compare(before: Forecast, after: Forecast, *, change: str) -> Delta:
     )
 
 
-def _read(change: str) -> tuple[str, Any]:
+def _read(change: str) -> tuple[Asked, Any]:
     name, found, text = change.partition("=")
-    key = _SHORT.get(name.strip().replace("-", "_"), name.strip().replace("-", "_"))
-    known = (*_PLAN_KEYS, *_WORKLOAD_KEYS, *_CLUSTER_KEYS, *_JOB_KEYS)
+    key = name.strip().replace("-", "_")
     if not found or not text.strip():
         raise InvalidInput(f"{change!r} is not a change; write KEY=VALUE, for instance tensor=4 or nodes=16")
-    if key not in known:
+    known = {item.name: item for item in QUESTION_FIELDS if item.section}
+    flag = f"--{name.strip().replace('_', '-')}"
+    item = known.get(key) or next((each for each in known.values() if flag in each.flags), None)
+    if item is None:
         raise InvalidInput(
             f"what-if has the unknown key {name!r}; allowed: {', '.join(known)}{did_you_mean(key, known)}"
         )
-    return key, _value(text.strip())
+    return item, read_amount(item, _value(text.strip()))
 
 
 def _value(text: str) -> Any:
@@ -84,75 +107,3 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def _change_job(request: Question, key: str, value: Any) -> Question:
-    kept = {name: amount for name, amount in request.job.items() if name not in _EXCLUSIVE or key not in _EXCLUSIVE}
-    return dataclasses.replace(request, job={**kept, key: value})
-
-
-def _apply(base: Plan, request: Question, key: str, value: Any) -> tuple[Question, Cluster, Parallelism, int]:
-    cluster, plan, batch = base.cluster, base.parallelism, base.batch
-    table = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
-    global_batch = base.forecast.global_batch
-    if key == "batch":
-        if not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"batch = {value!r}; it must be a whole number of at least 1")
-        batch = value
-    elif key in _WORKLOAD_KEYS:
-        request = dataclasses.replace(
-            request, workload=decode(WorkloadOptions, {**request.workload.given(), key: value})
-        )
-    elif key in _PLAN_KEYS:
-        table[key] = value
-    elif key in _CLUSTER_KEYS:
-        cluster = _change_cluster(cluster, key, value)
-    else:
-        request = _change_job(request, key, value)
-    if key != "data":
-        inner = math.prod(degree for degree in (table["tensor"], table["pipeline"], table["context"]))
-        if not isinstance(inner, int) or inner < 1 or cluster.num_devices % inner:
-            raise IllegalPlan(
-                f"{key}={value}: tensor x pipeline x context = {inner} must divide the {cluster.num_devices} devices"
-            )
-        table["data"] = cluster.num_devices // inner
-    if key != "micro_batches":
-        if key != "batch" and global_batch % table["data"] == 0:
-            batch = math.gcd(batch, global_batch // table["data"])
-        if global_batch % (table["data"] * batch):
-            raise IllegalPlan(
-                f"{key}={value}: {table['data']} replicas with a batch of {batch} cannot share {global_batch} samples "
-                "of a step evenly"
-            )
-        table["micro_batches"] = global_batch // (table["data"] * batch)
-    if table["pipeline"] == 1:
-        table["virtual_stages"] = 1
-    return request, cluster, decode(Parallelism, table, where="plan"), batch
-
-
-_EXCLUSIVE = ("steps", "samples", "epochs")
-
-
-def _change_cluster(cluster: Cluster, key: str, value: Any) -> Cluster:
-    """The cluster with one thing changed; another device or machine comes with its own links and price."""
-    if len(cluster.groups) != 1:
-        raise InvalidInput(f"{key}: a cluster of mixed nodes has no single {key}; change its groups in a file")
-    group = cluster.groups[0]
-    if key == "nodes":
-        if not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"nodes = {value!r}; it must be a whole number of at least 1")
-        kind = cluster.name.partition(" x ")[2] or cluster.name
-        return dataclasses.replace(
-            cluster, name=f"{value} x {kind}", groups=(dataclasses.replace(group, num_nodes=value),)
-        )
-    table: dict[str, Any] = {
-        "device": group.device.name, "num_nodes": group.num_nodes, "devices_per_node": group.devices_per_node,
-        "intra": group.intra, "inter": group.inter, "usd_per_hour": group.usd_per_hour,
-    }  # fmt: skip
-    if key in ("device", "node"):
-        table = {"num_nodes": group.num_nodes, "devices_per_node": group.devices_per_node, key: value}
-    else:
-        table[key] = value
-        if key == "devices_per_node" and group.usd_per_hour is not None and isinstance(value, int):
-            table["usd_per_hour"] = group.usd_per_hour * value / group.devices_per_node
-    return catalog.cluster_from(table)

@@ -10,12 +10,12 @@ Thompson 1971). Without drift the constants say so and the estimates are plain m
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.noun import noun
 from traincast.spec import Block, Measurement
 
 Array = NDArray[np.float64]
@@ -31,7 +31,7 @@ MOST_FOR_CONSTANTS, MOST_AT_ONCE = 200, 1000
 """Blocks that are enough to find the constants by, and that are solved together (a fraction of a second)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Steadied:
     """The time of an experiment with the machine's drift taken out."""
 
@@ -41,7 +41,7 @@ class Steadied:
     the machine was on the whole is in all of them and not in this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Drift:
     """What a machine's blocks had in common, as shares of the variance between blocks of one experiment."""
 
@@ -169,7 +169,7 @@ def _clip_strays(logs: Array, owners: NDArray[np.int_]) -> Array:
     return clipped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Solved:
     levels: Array
     errors: Array

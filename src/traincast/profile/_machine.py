@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.profile._protocol import VERSION
 from traincast.spec import Attr, Environment
 
@@ -21,7 +22,7 @@ PERIOD_US = 10_000
 GROUP_PREFIX = "traincast-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Steadiness:
     """What is done to keep timings comparable from one moment to the next."""
 
@@ -35,6 +36,11 @@ class Steadiness:
 def describe(*, device: str = "cpu", steadiness: Steadiness | None = None, machine: str | None = None) -> Environment:
     """The environment of measurements taken in this process now."""
     import torch
+
+    if device not in ("cpu", "cuda"):
+        raise UnknownName("device to measure", device, ("cpu", "cuda"), plural="devices to measure")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput("PyTorch finds no GPU here; run this where there is one, or with --device cpu")
 
     software = {
         "python": platform.python_version(),
@@ -55,10 +61,6 @@ def describe(*, device: str = "cpu", steadiness: Steadiness | None = None, machi
     return Environment(
         device=name, machine=machine if machine is not None else platform.node(), software=software, settings=settings
     )
-
-
-def total_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cpu_name() -> str:
@@ -228,25 +230,6 @@ def cpu_root() -> tuple[Path, bool]:
         if "cpu" in subtree.read_text().split():
             return CGROUPS, True
     raise CgroupsUnavailable("no cgroup hierarchy with a CPU controller is mounted here; CPU shares cannot be set")
-
-
-def busy_cpu_s() -> float:
-    """CPU seconds that all processes of this machine together have used since it started."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, soft, *_ = (int(word) for word in words)
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_until_quiet(*, patience_s: float, limit: float = 0.15, look_s: float = 0.2) -> bool:
-    """Wait until nobody uses more than `limit` of a core; False where patience ends first. The caller must be idle too."""
-    deadline_s = time.monotonic() + patience_s
-    while True:
-        before = busy_cpu_s()
-        time.sleep(look_s)
-        if busy_cpu_s() - before <= limit * look_s:
-            return True
-        if time.monotonic() > deadline_s:
-            return False
 
 
 def make_canary(*, size: int = 160, memory_bytes: int = 4 * 2**20) -> Callable[[], float]:

@@ -9,9 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from traincast.noun import noun
 from traincast.profile._resources import network_bytes
 
 INTERVAL_S = 0.1
@@ -20,8 +20,8 @@ MOST_READINGS = 20_000
 """Kept between two takings; beyond it every other reading is dropped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+@noun
+class MeterReading:
     """One look at one device and its node. Shares are of 1; None: the driver does not say."""
 
     at_s: float
@@ -33,7 +33,7 @@ class Reading:
     received_bytes: float = 0.0
 
 
-class Meter(Protocol):
+class DeviceMeter(Protocol):
     """One device of one driver."""
 
     def read(self) -> tuple[float | None, float | None, float | None]:
@@ -105,13 +105,15 @@ def _check(code: int) -> None:
         raise MeterError(f"the driver answers with error {code}")
 
 
-DRIVERS: tuple[tuple[tuple[str, ...], Callable[..., Meter]], ...] = (
+DRIVERS: tuple[tuple[tuple[str, ...], Callable[..., DeviceMeter]], ...] = (
     (("libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"), NvmlMeter),
     (("librocm_smi64.so.7", "librocm_smi64.so.6", "librocm_smi64.so"), RocmMeter),
 )
 
 
-def find_meter(*, index: int = 0, uuid: str | None = None, load: Callable[[str], Any] = ctypes.CDLL) -> Meter | None:
+def find_meter(
+    *, index: int = 0, uuid: str | None = None, load: Callable[[str], Any] = ctypes.CDLL
+) -> DeviceMeter | None:
     """The meter of a device by its driver; None where there is none that answers. `index`: among those this process sees."""
     for names, make in DRIVERS:
         for name in names:
@@ -138,12 +140,16 @@ class DeviceSampler:
     """Reads a meter and the network beside a training, in a thread of its own."""
 
     def __init__(
-        self, meter: Meter | None, *, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.perf_counter
+        self,
+        meter: DeviceMeter | None,
+        *,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._meter = meter
         self._interval_s = interval_s
         self._clock = clock
-        self._readings: list[Reading] = []
+        self._readings: list[MeterReading] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -168,7 +174,7 @@ class DeviceSampler:
             except (OSError, ValueError):
                 self._meter = None
         sent, received = network_bytes()
-        found = Reading(
+        found = MeterReading(
             at_s=self._clock(), busy=busy, memory_busy=memory_busy, used_bytes=used, sent_bytes=sent,
             received_bytes=received,
         )  # fmt: skip
@@ -177,7 +183,7 @@ class DeviceSampler:
             if len(self._readings) > MOST_READINGS:
                 del self._readings[1::2]
 
-    def take(self) -> list[Reading]:
+    def take(self) -> list[MeterReading]:
         """The readings since the last taking; the last of them begins the next stretch."""
         with self._lock:
             taken = self._readings

@@ -2,11 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.profile._optimizers import find_optimizer
 from traincast.profile._protocol import Running, Subject
 from traincast.spec import Attr, Experiment, Graph, Op
 from traincast.units import DTYPE_BYTES
@@ -17,6 +16,21 @@ Maker = Callable[[Any, Attrs, Any], Callable[[], object]]
 
 AMOUNTS = ("flop", "bytes_read", "bytes_written")
 """Kept among the attributes of an operator experiment, so that a stored measurement can be fitted without its graph."""
+
+
+OPTIMIZERS: dict[str, tuple[str, dict[str, float]]] = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "adam": ("Adam", {}),
+    "adamw": ("AdamW", {}),
+}
+"""Class of torch.optim and what it is given beside its rate, which changes no duration."""
+
+
+def find_optimizer(torch: Any, name: str) -> tuple[Any, dict[str, float]]:
+    """The class of an optimizer and its options. `torch`: whoever asks has loaded it."""
+    kind, options = OPTIMIZERS[name]
+    return getattr(torch.optim, kind), {"lr": 1e-3, **options}
 
 
 def experiment_of(op: Op) -> Experiment:
@@ -66,11 +80,13 @@ def is_runnable(op: Op) -> bool:
     return known is None or function in known
 
 
-def operator_subjects(experiments: Sequence[Experiment], *, device: str = "cpu") -> list[Subject]:
-    def subject(experiment: Experiment) -> Subject:
+def subject_of(experiment: Experiment, *, device: str = "cpu") -> Subject:
+    """How a step or an operator alone is set up on this machine."""
+    if experiment.subject == "operator":
         return Subject(experiment=experiment, prepare=lambda: prepare_operator(experiment, device=device))
+    from traincast.profile._steps import prepare_step
 
-    return [subject(experiment) for experiment in experiments]
+    return Subject(experiment=experiment, prepare=lambda: prepare_step(experiment, device=device))
 
 
 def prepare_operator(experiment: Experiment, *, device: str = "cpu") -> Running:

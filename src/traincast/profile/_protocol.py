@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.profile._resources import Samples
 from traincast.spec import Block, Experiment
 
@@ -16,7 +17,7 @@ VERSION = 1
 """Goes into the environment of every measurement: numbers of different protocols are not one population."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Running:
     """A subject ready to run."""
 
@@ -27,7 +28,7 @@ class Running:
     """Called after the timed repeats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Subject:
     """An experiment and how to set it up. `prepare` may be slow; it is called anew for each block."""
 
@@ -35,7 +36,7 @@ class Subject:
     prepare: Callable[[], Running]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Protocol:
     """How long and how often. The defaults give a block in which a median is steady."""
 
@@ -85,7 +86,7 @@ class Progress:
         return sum(count * self._seconds.get(key, typical) for key, count in self._pending.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Visit:
     """One finished block, or the reason why there is none."""
 
@@ -99,45 +100,53 @@ class Visit:
 
 
 def measure(
-    subjects: Sequence[Subject],
-    *,
-    protocol: Protocol,
-    canary: Callable[[], float] | None = None,
-    num_done: Callable[[Experiment], int] = lambda _: 0,
-    progress: Progress | None = None,
-    source: str = "profile",
-) -> Iterator[Visit]:
-    """Visit every subject once per round, in a new order each round, and hand out each block as it is finished.
+    subjects: Sequence[Subject], *, protocol: Protocol, canary: Callable[[], float] | None = None, source: str = "profile",
+    num_done: Callable[[Experiment], int] = lambda _: 0, progress: Progress | None = None,
+) -> Iterator[Visit]:  # fmt: skip
+    """Visit every subject in rounds, and hand out each block as it is finished."""
+    prepare = {subject.experiment.key: subject.prepare for subject in subjects}
 
-    Interleaving lets a slow minute of the machine touch one block of many subjects instead of all blocks of one.
-    `num_done` says how many blocks an earlier, broken run has already kept. A subject that fails is reported once and
-    left out of later rounds.
+    def visit(experiment: Experiment) -> Visit:
+        try:
+            running = prepare[experiment.key]()
+            block = measure_block(running, protocol=protocol, canary=canary, source=source)
+        except (RuntimeError, ValueError, NotImplementedError, MemoryError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return Visit(experiment=experiment, block=None, failure=reason)
+        return Visit(experiment=experiment, block=block)
+
+    experiments = [subject.experiment for subject in subjects]
+    yield from visit_in_rounds(experiments, visit, protocol=protocol, num_done=num_done, progress=progress)
+
+
+def visit_in_rounds(
+    experiments: Sequence[Experiment], visit_one: Callable[[Experiment], Visit], *, protocol: Protocol,
+    num_done: Callable[[Experiment], int] = lambda _: 0, progress: Progress | None = None,
+) -> Iterator[Visit]:  # fmt: skip
+    """Every experiment once per round, in a new order each round.
+
+    Interleaving lets a slow minute of the machine touch one block of many experiments instead of all blocks of one.
+    `num_done` says how many blocks an earlier, broken run has already kept. One that fails is reported once and left out of later
+    rounds.
     """
     order = random.Random(protocol.seed)
-    missing = {
-        subject.experiment.key: max(0, protocol.num_rounds - num_done(subject.experiment)) for subject in subjects
-    }
+    missing = {each.key: max(0, protocol.num_rounds - num_done(each)) for each in experiments}
     progress = progress if progress is not None else Progress(total=0)
     progress.total += sum(missing.values())
     for key, visits in missing.items():
         progress.expect(key, visits)
     failed: set[str] = set()
-    for round_number in range(protocol.num_rounds):
-        due = [subject for subject in subjects if missing[subject.experiment.key] >= protocol.num_rounds - round_number]
+    for number in range(protocol.num_rounds):
+        due = [each for each in experiments if missing[each.key] >= protocol.num_rounds - number]
         order.shuffle(due)
-        for subject in due:
-            key = subject.experiment.key
-            if key in failed:
+        for experiment in due:
+            if experiment.key in failed:
                 continue
             started = time.perf_counter()
-            try:
-                block = measure_block(subject.prepare(), protocol=protocol, canary=canary, source=source)
-                visit = Visit(experiment=subject.experiment, block=block)
-            except (RuntimeError, ValueError, NotImplementedError, MemoryError) as error:
-                failed.add(key)
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                visit = Visit(experiment=subject.experiment, block=None, failure=reason)
-            progress.finish(key, time.perf_counter() - started)
+            visit = visit_one(experiment)
+            if visit.failure is not None:
+                failed.add(experiment.key)
+            progress.finish(experiment.key, time.perf_counter() - started)
             yield visit
 
 

@@ -3,9 +3,7 @@
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +11,18 @@ import torch
 from torch import nn
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.profile._architectures import build_architecture
-from traincast.profile._optimizers import CLASSES, find_optimizer
-from traincast.profile._protocol import Running, Subject
+from traincast.profile._operators import OPTIMIZERS, find_optimizer
+from traincast.profile._protocol import Running
 from traincast.profile._resources import sampling
 from traincast.spec import Attr, Experiment
-
-
-def _make_optimizer(name: str, weights: Any) -> torch.optim.Optimizer:
-    kind, options = find_optimizer(torch, name)
-    made: torch.optim.Optimizer = kind(weights, **options)
-    return made
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {name: partial(_make_optimizer, name) for name in CLASSES}
-"""What updates the weights of a step, by name."""
 
 BATCH_ARGUMENTS = ("batch_size", "batch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+@noun
+class StepWorkload:
     """A model with the arguments of one step."""
 
     model: nn.Module
@@ -49,17 +38,9 @@ def step_experiment(name: str, *, batch: int, optimizer: str = "adamw", **others
     return Experiment(subject="step", name=name, attrs={"batch": batch, "optimizer": optimizer, **others})
 
 
-def step_subjects(experiments: Sequence[Experiment], *, device: str = "cpu") -> list[Subject]:
-    def subject(experiment: Experiment) -> Subject:
-        return Subject(experiment=experiment, prepare=lambda: prepare_step(experiment, device=device))
-
-    return [subject(experiment) for experiment in experiments]
-
-
 def prepare_step(experiment: Experiment, *, device: str = "cpu") -> Running:
     workload = load_workload(experiment.name, batch=int(experiment.attrs["batch"]), device=device)
-    optimizer = OPTIMIZERS[str(experiment.attrs.get("optimizer", "adamw"))](workload.model.parameters())
-    run = training_step(workload, optimizer)
+    run = training_step(workload, make_optimizer(experiment, workload.model))
 
     def sample() -> dict[str, float]:
         with sampling(interval_s=0.005) as samples:
@@ -70,7 +51,13 @@ def prepare_step(experiment: Experiment, *, device: str = "cpu") -> Running:
     return Running(run=run, settle=torch.cuda.synchronize if device == "cuda" else lambda: None, resources=sample)
 
 
-def training_step(workload: Workload, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+def make_optimizer(experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
+    kind, options = find_optimizer(torch, str(experiment.attrs.get("optimizer", "adamw")))
+    made: torch.optim.Optimizer = kind(model.parameters(), **options)
+    return made
+
+
+def training_step(workload: StepWorkload, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """Forward, backward and update, as one call."""
 
     def run() -> None:
@@ -81,7 +68,7 @@ def training_step(workload: Workload, optimizer: torch.optim.Optimizer) -> Calla
     return run
 
 
-def loss_of(workload: Workload) -> torch.Tensor:
+def loss_of(workload: StepWorkload) -> torch.Tensor:
     """The loss by the workload's own rule, as the model returns it, or the mean square of a plain output."""
     output = workload.model(*workload.arguments, **workload.named)
     if workload.loss is not None:
@@ -99,15 +86,15 @@ def loss_of(workload: Workload) -> torch.Tensor:
     return found if found.numel() == 1 else found.float().square().mean()
 
 
-def load_workload(name: str, *, batch: int, device: str = "cpu") -> Workload:
+def load_workload(name: str, *, batch: int, device: str = "cpu") -> StepWorkload:
     """'resnet(depth=2,width=16)' of the corpus, or 'my_file.py:build' of the user."""
     if ".py:" in name:
         workload = _call_builder(_find_builder(name), name=name, batch=batch)
     else:
         model, inputs = build_architecture(name)
-        workload = Workload(model=model, arguments=inputs(batch), named={})
+        workload = StepWorkload(model=model, arguments=inputs(batch), named={})
     workload.model.to(device)
-    return Workload(
+    return StepWorkload(
         model=workload.model, arguments=_moved(workload.arguments, device), named=_moved(workload.named, device),
         loss=workload.loss,
     )  # fmt: skip
@@ -134,7 +121,7 @@ def _find_builder(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _call_builder(build: Callable[..., Any], *, name: str, batch: int) -> Workload:
+def _call_builder(build: Callable[..., Any], *, name: str, batch: int) -> StepWorkload:
     accepted = inspect.signature(build).parameters
     options = {key: batch for key in BATCH_ARGUMENTS if key in accepted}
     built = build(**options)
@@ -145,7 +132,7 @@ def _call_builder(build: Callable[..., Any], *, name: str, batch: int) -> Worklo
     model, inputs, *loss = built
     arguments = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
-    return Workload(model=model, arguments=arguments, named=named, loss=loss[0] if loss else None)
+    return StepWorkload(model=model, arguments=arguments, named=named, loss=loss[0] if loss else None)
 
 
 def _moved(values: Any, device: str) -> Any:

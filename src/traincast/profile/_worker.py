@@ -26,10 +26,10 @@ import torch.distributed as dist
 from traincast.errors import InvalidInput, TraincastError, UnknownName
 from traincast.files import decode, encode
 from traincast.profile._machine import describe, fix_malloc, make_canary, release_heap
-from traincast.profile._optimizers import find_optimizer
+from traincast.profile._operators import find_optimizer
 from traincast.profile._protocol import Protocol
 from traincast.profile._resources import network_bytes, sampling
-from traincast.profile._steps import OPTIMIZERS, Workload, load_workload, training_step
+from traincast.profile._steps import StepWorkload, load_workload, make_optimizer, training_step
 from traincast.spec import Block, Experiment
 
 POLL_S = 0.01
@@ -287,29 +287,29 @@ def prepare_parallel_step(experiment: Experiment) -> Callable[[], None]:
     if strategy not in STRATEGIES:
         raise UnknownName("strategy", strategy, STRATEGIES, plural="strategies")
     workload = load_workload(experiment.name, batch=int(experiment.attrs["batch"]))
-    return STRATEGIES[strategy](workload, str(experiment.attrs.get("optimizer", "adamw")), experiment)
+    return STRATEGIES[strategy](workload, experiment)
 
 
-def _wrapped(workload: Workload, model: Any) -> Workload:
-    return Workload(model=model, arguments=workload.arguments, named=workload.named, loss=workload.loss)
+def _wrapped(workload: StepWorkload, model: Any) -> StepWorkload:
+    return StepWorkload(model=model, arguments=workload.arguments, named=workload.named, loss=workload.loss)
 
 
-def _ddp(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
+def _ddp(workload: StepWorkload, experiment: Experiment) -> Callable[[], None]:
     bucket_bytes = float(experiment.attrs.get("bucket_bytes", 25e6))
     model = torch.nn.parallel.DistributedDataParallel(workload.model, bucket_cap_mb=bucket_bytes / 2**20)
-    return training_step(_wrapped(workload, model), OPTIMIZERS[optimizer](model.parameters()))
+    return training_step(_wrapped(workload, model), make_optimizer(experiment, model))
 
 
-def _zero1(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
+def _zero1(workload: StepWorkload, experiment: Experiment) -> Callable[[], None]:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = torch.nn.parallel.DistributedDataParallel(workload.model)
-    kind, options = find_optimizer(torch, optimizer)
+    kind, options = find_optimizer(torch, str(experiment.attrs.get("optimizer", "adamw")))
     sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, **options)
     return training_step(_wrapped(workload, model), sharded)
 
 
-def _fsdp(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
+def _fsdp(workload: StepWorkload, experiment: Experiment) -> Callable[[], None]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -322,84 +322,21 @@ def _fsdp(workload: Workload, optimizer: str, experiment: Experiment) -> Callabl
                     fully_shard(block, mesh=mesh)
             break
     model = fully_shard(workload.model, mesh=mesh)
-    return training_step(_wrapped(workload, model), OPTIMIZERS[optimizer](model.parameters()))
+    return training_step(_wrapped(workload, model), make_optimizer(experiment, model))
 
 
 _LISTS = (torch.nn.Sequential, torch.nn.ModuleList)
 
 
-def _local(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
+def _local(workload: StepWorkload, experiment: Experiment) -> Callable[[], None]:
     """Every rank trains by itself: what the step costs without any communication on these nodes."""
-    return training_step(workload, OPTIMIZERS[optimizer](workload.model.parameters()))
+    return training_step(workload, make_optimizer(experiment, workload.model))
 
 
-def _pipeline(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
-    """A sequential model cut into as many stages as there are ranks, run as GPipe or 1F1B."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-
-    body = getattr(workload.model, "body", workload.model)
-    if not isinstance(body, torch.nn.Sequential) or len(body) < dist.get_world_size():
-        raise InvalidInput(f"{experiment.name} is not a sequence of at least {dist.get_world_size()} layers to cut")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    batch, micro_batches = int(experiment.attrs["batch"]), int(experiment.attrs.get("micro_batches", ranks))
-    if batch % micro_batches:
-        raise InvalidInput(
-            f"{experiment.name}: a batch of {batch} cannot be cut into {micro_batches} equal micro-batches"
-        )
-    edges = [round(len(body) * index / ranks) for index in range(ranks + 1)]
-    part = body[edges[rank] : edges[rank + 1]]
-    stage = PipelineStage(part, rank, ranks, torch.device("cpu"))
-    kind = Schedule1F1B if experiment.attrs.get("order", "1f1b") == "1f1b" else ScheduleGPipe
-    *inputs, target = workload.arguments
-    rule = torch.nn.functional.mse_loss if getattr(workload.model, "kind", "") == "values" else _classes_loss
-    schedule = kind(stage, n_microbatches=micro_batches, loss_fn=rule)
-    update = OPTIMIZERS[optimizer](part.parameters())
-
-    def run() -> None:
-        update.zero_grad(set_to_none=True)
-        if rank == 0:
-            schedule.step(*inputs)
-        elif rank == ranks - 1:
-            schedule.step(target=target)
-        else:
-            schedule.step()
-        update.step()
-        dist.barrier()
-
-    return run
-
-
-def _classes_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
-
-
-def _tensor(workload: Workload, optimizer: str, experiment: Experiment) -> Callable[[], None]:
-    """Pairs of linear layers split by columns, then by rows (Shoeybi et al. 2019); everything else is replicated."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    plan: dict[str, Any] = {}
-    for name, child in workload.model.named_modules():
-        if isinstance(child, torch.nn.Sequential):
-            linear = [index for index, layer in enumerate(child) if isinstance(layer, torch.nn.Linear)]
-            for first, second in zip(linear[::2], linear[1::2], strict=False):
-                if child[first].out_features % dist.get_world_size() == 0:
-                    plan[f"{name}.{first}"], plan[f"{name}.{second}"] = ColwiseParallel(), RowwiseParallel()
-    if not plan:
-        raise InvalidInput(
-            f"{experiment.name} has no pair of linear layers that {dist.get_world_size()} ranks can split"
-        )
-    model = parallelize_module(workload.model, mesh, plan)
-    return training_step(_wrapped(workload, model), OPTIMIZERS[optimizer](model.parameters()))
-
-
-STRATEGIES: dict[str, Callable[[Workload, str, Experiment], Callable[[], None]]] = {
+STRATEGIES: dict[str, Callable[[StepWorkload, Experiment], Callable[[], None]]] = {
     "ddp": _ddp,
     "zero1": _zero1,
     "fsdp": _fsdp,
-    "tensor": _tensor,
-    "pipeline": _pipeline,
     "local": _local,
 }
 

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincast.accuracy import OpDifference, TraceComparison
+from traincast.configs import RunLog
+from traincast.forecast import DeviceMemory
 from traincast.report._paint import Paint
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.report._text import say_next
-from traincast.units import show_seconds
+from traincast.spec import Forecast
+from traincast.units import show_bytes, show_seconds
 
 
 def format_comparison(comparison: TraceComparison, *, paint: Paint = PLAIN, limit: int = 10, then: str = "") -> str:
@@ -119,3 +122,30 @@ def _times(forecast_s: float, measured_s: float) -> tuple[str, str, str]:
     difference_s = measured_s - forecast_s
     sign = "+" if difference_s >= 0 else "-"
     return show_seconds(forecast_s), show_seconds(measured_s), f"{sign}{show_seconds(abs(difference_s))}"
+
+
+def format_log(
+    run: RunLog, step_s: float | None, answer: Forecast, meter: DeviceMemory, *, paint: Paint = PLAIN
+) -> str:
+    """What the log of a run measured, beside the forecast of it."""
+    rows = []
+    if step_s is not None:
+        inside = "yes" if answer.step.low_s <= step_s <= answer.step.high_s else "no"
+        interval = f"{show_seconds(answer.step.low_s)} to {show_seconds(answer.step.high_s)}"
+        rows.append(("step", show_seconds(step_s), show_seconds(answer.step.seconds), interval, inside))
+    for name, measured, expected in (
+        ("memory, reserved by the framework", run.reserved_bytes, meter.reserved_bytes),
+        ("memory, nvidia-smi", run.used_bytes, meter.used_bytes),
+    ):
+        if measured is not None:
+            rows.append((name, show_bytes(measured), show_bytes(expected), "", ""))
+    if run.gpu_share is not None:
+        share = "unknown" if answer.run_utilization is None else f"{answer.run_utilization:.0%}"
+        rows.append(("GPU utilisation, mean", f"{run.gpu_share:.0%}", share, "", ""))
+    headings = ("", "measured", "forecast", "90% interval", "inside")
+    title = f"{answer.workload} on {answer.cluster}: {run.format}" + (
+        f", {run.num_steps:,} steps" if run.num_steps else ""
+    )
+    return format_table(
+        Table(headings=headings, rows=tuple(rows), left=frozenset(headings[:1]), title=title), paint=paint
+    )

@@ -14,12 +14,12 @@ def document_forecast(forecast: Forecast) -> dict[str, Any]:
     """The whole answer without the spans and the memory curve, which `--trace` gives."""
     bare = dataclasses.replace(
         forecast,
-        timeline=dataclasses.replace(forecast.timeline, spans=()),
+        timeline=dataclasses.replace(forecast.timeline, spans=(), work=()),
         memory=dataclasses.replace(forecast.memory, curve=()),
         origin=None,
     )
     document: dict[str, Any] = plain_data(bare)
-    del document["timeline"]["spans"], document["memory"]["curve"], document["origin"]
+    del document["timeline"]["spans"], document["timeline"]["work"], document["memory"]["curve"], document["origin"]
     document["memory"]["fits"] = forecast.memory.fits
     document["memory"]["fit_probability"] = forecast.memory.fit_probability
     if forecast.memory.host is not None:

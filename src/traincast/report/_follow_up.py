@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.forecast import write_command
+from traincast.resolve import find_training, write_command
 from traincast.spec import PLAN_FIELDS, Cluster, Forecast, Parallelism, Question
 
 MOST_TIMES = 4
@@ -18,9 +18,13 @@ def after_forecast(question: Question, answer: Forecast) -> str:
     if not answer.memory.fits:
         return _command(question, "fit")
     if answer.job.num_steps <= 1:
-        length = ["--tokens", "15B"] if answer.settings.get("seq") else ["--steps", "10000"]
-        return _command(question, "forecast", *length)
+        return _command(question, "forecast", *find_training(question).length)
     return search_all(question, answer)
+
+
+def ask_again(question: Question) -> str:
+    """The forecast of a question."""
+    return _command(question, "forecast")
 
 
 def search_all(question: Question, answer: Forecast) -> str:

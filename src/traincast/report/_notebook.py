@@ -25,9 +25,10 @@ def present(noun: object) -> str | None:
 
 def tell(noun: object) -> str | None:
     """Text of a noun that has a teller; None for any other."""
+    from traincast.plan import tell
     from traincast.report._answer import format_answer
 
-    return format_answer(noun, paint=Paint(width=PIPE_WIDTH)) if isinstance(noun, Forecast) else None
+    return format_answer(noun, tell(noun), paint=Paint(width=PIPE_WIDTH)) if isinstance(noun, Forecast) else None
 
 
 def present_forecast(forecast: Forecast) -> str:
@@ -37,7 +38,7 @@ def present_forecast(forecast: Forecast) -> str:
         (
             "throughput",
             f"{show_count(forecast.samples_per_s)} samples/s",
-            f"{forecast.utilization:.0%} of the peak FLOP rate",
+            f"{forecast.utilization:.0%} MFU",
         ),
     ]
     if forecast.job.num_steps > 1:

@@ -3,10 +3,10 @@
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from typing import TextIO
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 PIPE_WIDTH = 96
 """Characters of a line where no terminal says how many it has."""
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Paint:
     """How to write: with colours or plain, with block characters or ASCII, and how wide."""
 

@@ -8,13 +8,13 @@ from traincast.spec import Forecast, Phase
 from traincast.units import show_bytes, show_seconds
 
 
-def format_phases(forecast: Forecast, paint: Paint) -> str:
-    """A line and its explanation for each phase; empty where a step is one optimizer step."""
+def format_phases(forecast: Forecast, paint: Paint, *, explain: bool) -> str:
+    """A line for each phase, and what it does; empty where a step is one optimizer step."""
     if not forecast.phases:
         return ""
     lines = [paint("Phases of a step", "bold")]
     for phase in forecast.phases:
-        lines.extend(_show(phase, forecast, paint))
+        lines.extend(list(_show(phase, forecast, paint))[: None if explain else 1])
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from traincast.errors import InvalidInput
-from traincast.plan import Delta, Highlight, Plan, Search
+from traincast.plan import Delta, Highlight, Miss, Plan, Search
 from traincast.report._document import document_forecast, plain_data
 from traincast.report._paint import Paint
 from traincast.report._svg import _cycle, _document, _text
@@ -33,13 +33,22 @@ def format_search(
         if others:
             blocks.append(format_table(_table(others, "More on the front of time, money and energy"), paint=paint))
     else:
-        blocks.append(paint("No plan keeps every limit.", "red", "bold"))
-        if found.nearest is not None:
-            blocks.append(f"Nearest: {say_candidate(found.nearest.candidate)} {found.nearest.says}.")
+        blocks.append("\n".join(_say_miss(found.nearest, paint)))
     blocks.append("\n".join(_account(found)))
     if then:
         blocks.append(say_next(then, paint=paint))
     return "\n\n".join(blocks) + "\n"
+
+
+def _say_miss(nearest: Miss | None, paint: Paint) -> Iterator[str]:
+    """Which limit binds, and what would keep it."""
+    if nearest is None:
+        yield paint("No plan can run.", "red", "bold")
+        return
+    yield paint(f"No plan keeps every limit; what binds is the limit on {nearest.limit}.", "red", "bold")
+    yield f"Nearest: {say_candidate(nearest.candidate)} {nearest.says}."
+    if nearest.probability is not None and nearest.probability >= 0.01:
+        yield f"With less certainty it is taken: --confidence {math.floor(100 * nearest.probability) / 100:g}"
 
 
 GAINS = {"time": "time", "money": "money", "energy": "energy"}
@@ -53,13 +62,13 @@ def _say_highlight(each: Highlight, paint: Paint) -> Iterator[str]:
         amounts += [] if answer.usd is None else [show_usd(answer.usd.value)]
     amounts.append(f"{say_memory(answer.memory)}")
     words = describe_plan(plan.parallelism, batch_size=plan.batch)
-    yield f"{paint(f'{each.title.capitalize():<10}', 'bold')}{plan.cluster.name}: {words}"
-    yield f"{'':<10}{', '.join(amounts)}"
+    yield f"{paint(each.title.capitalize(), 'bold')}: {plan.cluster.name}, {words}"
+    yield f"  {', '.join(amounts)}"
     if each.ratios:
         changed = [
             f"{show_change(ratio)} {GAINS[name]}" for name, ratio in each.ratios.items() if abs(ratio - 1) >= 0.005
         ]
-        yield paint(f"{'':<10}against the first: {', '.join(changed)}", "dim")
+        yield paint(f"  against the first: {', '.join(changed)}", "dim")
 
 
 def say_candidate(candidate: Any) -> str:
@@ -74,6 +83,8 @@ def _account(found: Search) -> Iterator[str]:
     )
     for limit, count in sorted(found.excluded.items(), key=lambda item: -item[1]):
         yield f"  {limit}: {count:,} plans excluded"
+    if found.stopped:
+        yield f"  {found.stopped}: plans that were not reached may be better"
     yield from (f"  {note}" for note in found.notes)
 
 

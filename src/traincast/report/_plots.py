@@ -2,10 +2,10 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra
+from traincast.noun import noun
 from traincast.plan import Search
 from traincast.report._svg import CATEGORY_COLOURS
 from traincast.spec import Forecast
@@ -14,7 +14,7 @@ from traincast.units import GIB, HOUR_S
 BACKENDS = ("matplotlib", "plotly")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Chart:
     """A chart before anybody draws it."""
 

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from traincast.catalog import is_current
 from traincast.report._paint import Paint
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.units import HOUR_S, show_number, show_seconds, show_usd
@@ -72,9 +73,9 @@ def _warn(prices: "Sequence[JobPrice]") -> list[str]:
 
 
 def describe_range(prices: "Sequence[JobPrice]") -> str:
-    """'$2,252 (nebius) to $7,190 (azure) on demand'; empty for one price."""
-    on_demand = [each for each in prices if each.quote.terms == "on-demand"]
+    """'the job for $2,252 (nebius) to $7,190 (gcp)' on demand at today's prices; empty for one price."""
+    on_demand = [each for each in prices if each.quote.terms == "on-demand" and is_current(each.quote.date)]
     if len(on_demand) < 2:
         return ""
     low, high = on_demand[0], on_demand[-1]
-    return f"{show_usd(low.usd)} ({low.quote.provider}) to {show_usd(high.usd)} ({high.quote.provider}) on demand"
+    return f"the job for {show_usd(low.usd)} ({low.quote.provider}) to {show_usd(high.usd)} ({high.quote.provider})"

@@ -2,14 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from traincast.schedule import (
     AS_IT_WAS,
     GROUPINGS,
     Case,
     Metrics,
+    Start,
     SweepPoint,
     Trace,
     measure_distance,
@@ -18,6 +22,9 @@ from traincast.schedule import (
     queue_curve,
 )
 from traincast.spec import Schedule
+
+PROSE = 120
+"""Columns of a paragraph in a terminal."""
 
 
 def short_s(seconds: float | None) -> str:
@@ -69,30 +76,39 @@ _COLUMNS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("rejected", lambda m: f"{m.rejected:,}"),
     ("killed", lambda m: f"{m.killed:,}"),
     ("mean wait", lambda m: short_s(m.mean_wait_s)),
-    ("p50 wait", lambda m: short_s(m.p50_wait_s)),
     ("p90 wait", lambda m: short_s(m.p90_wait_s)),
-    ("p99 wait", lambda m: short_s(m.p99_wait_s)),
     ("mean JCT", lambda m: short_s(m.mean_jct_s)),
-    ("p90", lambda m: short_s(m.p90_jct_s)),
     ("slowdown", lambda m: f"{m.mean_slowdown:.2f}"),
-    ("makespan", lambda m: short_s(m.makespan_s)),
     ("used", lambda m: f"{m.utilization:.1%}"),
-    ("goodput", lambda m: f"{m.goodput:.1%}"),
+    ("USD, idle included", lambda m: "-" if m.cost_usd is None else f"{m.cost_usd:,.0f}"),
+    ("MWh", lambda m: "-" if m.energy_joules is None else f"{m.energy_joules / 3.6e9:,.2f}"),
+    ("late", lambda m: "-" if m.deadline_misses is None else f"{m.deadline_misses:,}/{m.deadlines:,}"),
     ("preempted", lambda m: f"{m.preemptions:,}"),
     ("failed", lambda m: f"{m.failures:,}"),
     ("lost GPU-h", lambda m: f"{m.lost_gpu_hours:,.0f}"),
+    ("p50 wait", lambda m: short_s(m.p50_wait_s)),
+    ("p99 wait", lambda m: short_s(m.p99_wait_s)),
+    ("p90", lambda m: short_s(m.p90_jct_s)),
+    ("makespan", lambda m: short_s(m.makespan_s)),
+    ("goodput", lambda m: f"{m.goodput:.1%}"),
     ("GPU-h", lambda m: f"{m.gpu_hours:,.0f}"),
-    ("fragmented", lambda m: "-" if m.fragmentation is None else f"{m.fragmentation:.1%}"),
     ("rho mean/worst", lambda m: f"{m.mean_rho:.2f}/{m.worst_rho:.1f}"),
     ("Jain", lambda m: f"{m.jain:.2f}"),
-    ("late", lambda m: "-" if m.deadline_misses is None else f"{m.deadline_misses:,}/{m.deadlines:,}"),
-    ("USD, idle included", lambda m: "-" if m.cost_usd is None else f"{m.cost_usd:,.0f}"),
     ("USD, used only", lambda m: "-" if m.used_usd is None else f"{m.used_usd:,.0f}"),
-    ("MWh", lambda m: "-" if m.energy_joules is None else f"{m.energy_joules / 3.6e9:,.2f}"),
 )
 
 
-_DETAILS = ("p90", "makespan", "goodput", "GPU-h", "fragmented", "rho mean/worst", "Jain", "USD, used only")
+_DETAILS = (
+    "p50 wait",
+    "p99 wait",
+    "p90",
+    "makespan",
+    "goodput",
+    "GPU-h",
+    "rho mean/worst",
+    "Jain",
+    "USD, used only",
+)
 """Columns for which a terminal has no room; the page and --json have them."""
 
 
@@ -136,6 +152,41 @@ def breakdown_rows(cases: Sequence[Case], by: str) -> list[list[str]]:
     return rows
 
 
+def waiting_rows(cases: Sequence[Case], most: int = 8) -> list[list[str]]:
+    """The jobs that wait longest in the replay nearest to the log, or in the first one, with what was known of them."""
+    nearest = nearest_replay(cases)
+    replays = [case for case in cases if case.policy != AS_IT_WAS] or list(cases)
+    wanted = [case for case in replays if case.knows == "forecast"]
+    wanted += [case for case in replays if nearest is not None and case.label == nearest.label]
+    case = [*wanted, *replays][0]
+    waits = np.asarray(case.schedule.start_s) - np.asarray(case.schedule.submit_s)
+    rows = [[f"job under {case.label}", "tenant", "GPUs", "wait", "runs", "limit", "believed", "90% interval"]]
+    for job in np.argsort(-np.nan_to_num(waits, nan=-1.0), kind="stable")[:most].tolist():
+        believed = None if case.beliefs is None else float(case.beliefs.values_s[job])
+        limits = None if case.beliefs is None else case.beliefs.interval_s(job)
+        interval = "-" if limits is None else f"{short_s(limits[0])} to {short_s(limits[1])}"
+        run_s, limit_s = float(case.schedule.duration_s[job]), float(case.jobs.limit_s[job])
+        rows.append(
+            [case.schedule.job_ids[job], case.jobs.tenants[job] or "-", f"{case.schedule.num_gpus[job]:g}",
+             short_s(float(waits[job])), short_s(run_s), short_s(limit_s), short_s(believed), interval]
+        )  # fmt: skip
+    return rows
+
+
+def _say_forecasts(cases: Sequence[Case]) -> str:
+    """How good the forecasts were that a scheduler went by."""
+    case = next((case for case in cases if case.knows == "forecast" and case.beliefs is not None), None)
+    if case is None or case.beliefs is None:
+        return ""
+    true, (low, high) = np.asarray(case.schedule.duration_s), case.beliefs.limits_s
+    known = ~np.isnan(low) & (true > 0) & (high > low)
+    if not known.any():
+        return ""
+    error = np.median(np.abs(case.beliefs.values_s[known] / true[known] - 1))
+    inside = np.mean((true[known] >= low[known]) & (true[known] <= high[known]))
+    return f"Forecasts of {int(known.sum()):,} jobs are off by {error:.0%} in the median; {inside:.0%} lie in their 90% interval."
+
+
 def align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
@@ -163,11 +214,46 @@ def format_policies(trace: Trace, cases: Sequence[Case], *, groupings: Sequence[
     lines += [f"note: {note}" for note in trace.notes]
     lines += ["", align(case_rows(cases, details=False))]
     for by in groupings:
-        lines += ["", align(breakdown_rows(cases, by))]
+        lines += ["", align(waiting_rows(cases) if by == "job" else breakdown_rows(cases, by))]
     reasons = {reason for case in cases for reason in case.schedule.rejected.values()}
     if reasons:
         lines += ["", *(f"rejected: {reason}" for reason in sorted(reasons)[:max_bad])]
-    return "\n".join([*lines, "", summarize(cases)])
+    return "\n".join([*lines, "", textwrap.fill(summarize(cases), PROSE)])
+
+
+def format_starts(starts: Sequence[Start], notes: Sequence[str], *, known: bool) -> str:
+    """When a waiting job starts, one row per policy."""
+    rows = [["policy", "starts p50", "p90", "ends p50", "p90"]]
+    for start in starts:
+        moments = (start.p50_start_s, start.p90_start_s, start.p50_end_s, start.p90_end_s)
+        rows.append([start.policy, *(short_s(moment) for moment in moments)])
+    first = starts[0]
+    drawn = "as earlier jobs used their limits, or as forecasts say" if known else "by limits and forecasts"
+    answer = (
+        f"Job {first.job_id} starts in {short_s(first.p50_start_s)} under {first.policy}; nine times of ten within "
+        f"{short_s(first.p90_start_s)} ({first.num_draws} runs, run times drawn {drawn}; {first.ahead:,} jobs wait before it)."
+    )
+    return "\n".join([*(f"note: {note}" for note in notes), "", align(rows), "", textwrap.fill(answer, PROSE)])
+
+
+def format_goals(rows: Sequence[Mapping[str, Any]], goal: str, notes: Sequence[str]) -> str:
+    """How many nodes meet a goal, one row per cluster and policy."""
+    table = [["policy", "cluster", "nodes", "GPUs", "USD per hour"]]
+    for row in rows:
+        nodes, usd = row["nodes"], row["usd_per_hour"]
+        shown = (
+            "-" if nodes is None else f"{nodes:,}",
+            "-" if nodes is None else f"{row['gpus']:,}",
+            "-" if usd is None else f"{usd:,.2f}",
+        )
+        table.append([row["policy"], row["cluster"], *shown])
+    enough = [row for row in rows if row["nodes"] is not None]
+    answer = f"No number of nodes that was tried meets {goal}."
+    if enough:
+        best = min(enough, key=lambda row: row["gpus"])
+        tried = f"({best['fleets_tried']} sizes tried)"
+        answer = f"{goal} is met with {best['nodes']:,} nodes of {best['device']} under {best['policy']} {tried}."
+    return "\n".join([*(f"note: {note}" for note in notes), "", align(table), "", answer])
 
 
 def describe_policies(trace: Trace, cases: Sequence[Case]) -> dict[str, Any]:
@@ -183,6 +269,8 @@ def describe_policies(trace: Trace, cases: Sequence[Case]) -> dict[str, Any]:
                 "policy": case.policy,
                 "cluster": case.cluster,
                 "knows": case.knows,
+                "believed_s": None if case.beliefs is None else case.beliefs.values_s.tolist(),
+                "believed_interval_s": None if case.beliefs is None else _pairs(case.beliefs.limits_s),
                 "apart_from_real_start_s": None if distance is None else distance.median_s,
                 "groups": {by: [_plain(group) for group in measure_groups(case.schedule, by)] for by in GROUPINGS},
             }
@@ -198,6 +286,12 @@ def describe_policies(trace: Trace, cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
+def _pairs(limits: tuple[Any, Any]) -> list[list[float] | None]:
+    return [
+        None if low != low else [low, high] for low, high in zip(limits[0].tolist(), limits[1].tolist(), strict=True)
+    ]
+
+
 def _plain(group: Any) -> dict[str, Any]:
     values = {name: getattr(group, name) for name in group.__slots__ if name not in ("policy", "by")}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
@@ -209,6 +303,7 @@ def summarize(cases: Sequence[Case]) -> str:
         _say_nearest(cases),
         _say_best(cases),
         _say_knowledge(cases),
+        _say_forecasts(cases),
         _say_clusters(cases),
         _say_failures(cases),
     )
@@ -258,7 +353,10 @@ def _say_clusters(cases: Sequence[Case]) -> str:
     clusters = list(dict.fromkeys(case.cluster for case in cases))
     if len(clusters) < 2:
         return ""
-    first = next(case for case in cases if case.policy != AS_IT_WAS)
+    nearest = nearest_replay(cases)  # clusters are compared under what comes closest to the real scheduler
+    first = next(
+        case for case in cases if (case.policy != AS_IT_WAS if nearest is None else case.label == nearest.label)
+    )
     same = [case for case in cases if (case.policy, case.knows) == (first.policy, first.knows)]
     told = []
     for case in same:
@@ -287,7 +385,7 @@ def _say_failures(cases: Sequence[Case]) -> str:
 
 
 def format_sweep(points: Sequence[SweepPoint]) -> str:
-    return f"{align(sweep_rows(points))}\n\n{summarize_sweep(points)}"
+    return f"{align(sweep_rows(points))}\n\n{textwrap.fill(summarize_sweep(points), PROSE)}"
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[list[str]]:

@@ -1,23 +1,30 @@
-"""Schedules as pictures: curves, Gantt charts on a shared time axis, waits by group, one page that holds them all."""
+"""Schedules as pictures: curves, waits by group, one page that holds them all."""
 
 import html
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.report._schedule import breakdown_rows, case_rows, short_s, summarize, summarize_sweep, sweep_rows
+from traincast.noun import noun
+from traincast.report._schedule import (
+    breakdown_rows,
+    case_rows,
+    short_s,
+    summarize,
+    summarize_sweep,
+    sweep_rows,
+    waiting_rows,
+)
 from traincast.schedule import (
+    AS_IT_WAS,
     Case,
     Floats,
-    Ints,
-    Occupations,
     SweepPoint,
     Trace,
-    group_names,
     measure_groups,
+    nearest_replay,
     queue_curve,
     use_curve,
 )
@@ -26,10 +33,13 @@ from traincast.spec import Schedule
 COLORS = ("#2458a6", "#c8553d", "#3a7d44", "#8a4fa0", "#b8860b", "#17808c", "#7a4b2a", "#5c5c5c")
 DASHES = ("", "6 3", "2 2", "9 3 2 3")
 OTHERS = "#b5b5b5"
+MOST_POINTS = 200
+MOST_SERIES = 5
+"""More curves in one chart cannot be told apart."""
 _FONT = "font-family='system-ui, sans-serif'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Curve:
     """A line of a chart; without a style of its own it gets the next colour, then the next dash."""
 
@@ -67,7 +77,7 @@ def _label(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Frame:
     """The plotting area of a chart and how numbers become places in it."""
 
@@ -198,35 +208,33 @@ def _name(schedule: Schedule, names: Sequence[str] | None, at: int) -> str:
 
 def draw_completion(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
     """Share of jobs that are done within a time after submission."""
-    curves = []
-    for number, schedule in enumerate(schedules):
-        taken = np.sort(np.asarray(schedule.end_s) - np.asarray(schedule.submit_s))
-        taken = np.maximum(taken[~np.isnan(taken)], 1.0)
-        share = np.arange(1, len(taken) + 1) / max(len(schedule), 1)
-        curves.append(Curve(name=_name(schedule, names, number), x=taken.tolist(), y=share.tolist()))
-    return draw_curves(
-        curves, title="Time from submission to the end", x_label="time (log)", y_label="share of jobs", log_x=True
-    )
+    times = [np.asarray(schedule.end_s) - np.asarray(schedule.submit_s) for schedule in schedules]
+    return _draw_shares(schedules, times, names, "Time from submission to the end")
 
 
 def draw_waits(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
     """Share of jobs that have started within a time after submission."""
+    times = [np.asarray(schedule.start_s) - np.asarray(schedule.submit_s) for schedule in schedules]
+    return _draw_shares(schedules, times, names, "Wait until the first start")
+
+
+def _draw_shares(
+    schedules: Sequence[Schedule], times: Sequence[Floats], names: Sequence[str] | None, title: str
+) -> str:
     curves = []
-    for number, schedule in enumerate(schedules):
-        waited = np.sort(np.asarray(schedule.start_s) - np.asarray(schedule.submit_s))
-        waited = np.maximum(waited[~np.isnan(waited)], 1.0)
-        share = np.arange(1, len(waited) + 1) / max(len(schedule), 1)
-        curves.append(Curve(name=_name(schedule, names, number), x=waited.tolist(), y=share.tolist()))
-    return draw_curves(
-        curves, title="Wait until the first start", x_label="time (log)", y_label="share of jobs", log_x=True
-    )
+    for number, (schedule, taken) in enumerate(zip(schedules, times, strict=True)):
+        known = np.sort(np.maximum(taken[~np.isnan(taken)], 1.0))
+        kept = np.unique(np.linspace(0, len(known) - 1, min(len(known), MOST_POINTS)).astype(np.int64))
+        share = (kept + 1) / max(len(schedule), 1)
+        curves.append(Curve(name=_name(schedule, names, number), x=known[kept].tolist(), y=share.tolist()))
+    return draw_curves(curves, title=title, x_label="time (log)", y_label="share of jobs", log_x=True)
 
 
 def draw_queue(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
     curves = []
     for number, schedule in enumerate(schedules):
-        times, waiting = queue_curve(schedule)
-        curves.append(Curve(name=_name(schedule, names, number), x=(times / 3600).tolist(), y=waiting.tolist()))
+        edges, waiting = _average(*queue_curve(schedule))
+        curves.append(Curve(name=_name(schedule, names, number), x=(edges / 3600).tolist(), y=waiting.tolist()))
     return draw_curves(
         curves, title="Jobs that wait for their first start", x_label="hours", y_label="jobs", steps=True
     )
@@ -241,7 +249,7 @@ def draw_use(schedules: Sequence[Schedule], names: Sequence[str] | None = None) 
     return draw_curves(curves, title="GPUs in use, averaged over time", x_label="hours", y_label="GPUs", steps=True)
 
 
-def _average(times: Floats, values: Floats, *, columns: int = 200) -> tuple[Floats, Floats]:
+def _average(times: Floats, values: Floats, *, columns: int = MOST_POINTS) -> tuple[Floats, Floats]:
     """Means of a step curve over equal spans of time."""
     if len(times) < columns:
         return times, values
@@ -276,201 +284,6 @@ def draw_sweep(points: Sequence[SweepPoint], *, title: str = "What wrong estimat
         y_label="mean JCT, % above exact",
         from_zero=False,
     )
-
-
-MOST_BARS = 3000
-"""More bars than this cannot be told apart: they are added up over time and nodes."""
-MOST_ROWS = 32
-_COLUMNS = 120
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lanes:
-    """The time axis and the rows of a Gantt chart; a row holds one node, or several where there are many."""
-
-    begin_s: float
-    end_s: float
-    num_nodes: int
-    left: int = 92
-    top: int = 34
-    width: int = 900
-    row_h: int = 20
-
-    @property
-    def nodes_per_row(self) -> int:
-        return -(-self.num_nodes // MOST_ROWS)
-
-    @property
-    def num_rows(self) -> int:
-        return -(-self.num_nodes // self.nodes_per_row)
-
-    @property
-    def bottom(self) -> int:
-        return self.top + self.num_rows * (self.row_h + 2)
-
-    def x(self, time_s: float) -> float:
-        return self.left + self.width * (time_s - self.begin_s) / max(self.end_s - self.begin_s, 1e-9)
-
-    def y(self, row: int) -> float:
-        return self.top + row * (self.row_h + 2)
-
-    def draw_axes(self, title: str) -> list[str]:
-        body = [f"<text x='{self.left}' y='20' font-size='14' font-weight='600'>{html.escape(title)}</text>"]
-        for row in range(self.num_rows):
-            first = row * self.nodes_per_row
-            last = min(first + self.nodes_per_row, self.num_nodes) - 1
-            name = f"node {first}" if first == last else f"{first} to {last}"
-            y = self.y(row)
-            body.append(
-                f"<rect x='{self.left}' y='{y:.1f}' width='{self.width}' height='{self.row_h}' fill='#f4f4f4'/>"
-                f"<text x='{self.left - 6}' y='{y + 14:.1f}' font-size='10' text-anchor='end'>{name}</text>"
-            )
-        for tick in _ticks(self.begin_s / 3600, self.end_s / 3600):
-            x = self.x(tick * 3600)
-            body.append(
-                f"<text x='{x:.1f}' y='{self.bottom + 14}' font-size='10' text-anchor='middle'>{_label(tick)} h</text>"
-            )
-        return body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Groups:
-    """Whose job it is, as a number per job, with names and colours."""
-
-    of_job: Ints
-    names: Sequence[str]
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> "_Groups":
-        """Tenants where there are several, else classes of sizes; the largest seven, then all others."""
-        by = "tenant" if len({name for name in schedule.tenants if name}) > 1 else "size"
-        found = measure_groups(schedule, by)
-        largest = sorted(found, key=lambda group: -group.gpu_hours)[: len(COLORS) - 1]
-        names = [group.group for group in found if group in largest]
-        number = {name: at for at, name in enumerate(names)}
-        of_job = np.array([number.get(name, len(names)) for name in group_names(schedule, by)], dtype=np.int64)
-        if by == "size":
-            names = [f"{name} GPUs" if name[0].isdigit() else name for name in names]
-        return cls(of_job=of_job, names=[*names, *(["others"] if len(found) > len(names) else [])])
-
-    def color(self, group: int) -> str:
-        return COLORS[group] if group < len(COLORS) - 1 and self.names[group] != "others" else OTHERS
-
-    def draw_legend(self, lanes: _Lanes) -> list[str]:
-        body = []
-        for group, name in enumerate(self.names):
-            x, y = lanes.left + (group % 4) * 220, lanes.bottom + 36 + 16 * (group // 4)
-            body.append(f"<rect x='{x}' y='{y - 10}' width='12' height='12' fill='{self.color(group)}'/>")
-            body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
-        return body
-
-
-def draw_gantt(schedule: Schedule, *, span_s: tuple[float, float] | None = None, title: str | None = None) -> str:
-    """Nodes as rows, jobs as bars on the GPUs they hold; `span_s` is the time axis that several charts share.
-
-    Too many bars to tell apart are added up: a cell is as high as its node was busy, in the colour of whoever held most.
-    """
-    name = title or f"{schedule.policy}: who holds which node"
-    if not len(schedule.occupations):
-        return draw_curves([], title=name, x_label="", y_label="")
-    held = Occupations.collect(schedule.occupations)
-    begin_s, end_s = span_s or (float(held.start_s.min()), float(held.end_s.max()))
-    widths = [pool.gpus_per_node for pool in schedule.fleet.pools for _ in range(pool.num_nodes)]
-    if len(held.nodes) and int(held.nodes.max()) < len(schedule.fleet.pools) < len(widths):
-        by_type = all(pool.num_gpus >= pool.gpus_per_node for pool in schedule.fleet.pools)
-        counted = np.bincount(held.nodes, weights=held.counts)
-        if by_type and counted.max() > 0 and float(held.counts.max()) > max(widths):
-            widths = [pool.num_gpus for pool in schedule.fleet.pools]
-    lanes = _Lanes(begin_s=begin_s, end_s=end_s, num_nodes=max(len(widths), int(held.nodes.max()) + 1))
-    widths += [int(held.counts.max())] * (lanes.num_nodes - len(widths))
-    groups = _Groups.of(schedule)
-    many = len(held.nodes) > MOST_BARS or lanes.nodes_per_row > 1
-    body = lanes.draw_axes(f"{name}, added up" if many else name)
-    draw = _draw_cells if many else _draw_bars
-    body += draw(schedule, held, lanes, widths, groups)
-    body += groups.draw_legend(lanes)
-    return _svg(lanes.left + lanes.width + 16, lanes.bottom + 40 + 16 * -(-len(groups.names) // 4), body)
-
-
-def _draw_bars(
-    schedule: Schedule, held: Occupations, lanes: _Lanes, widths: Sequence[int], groups: _Groups
-) -> list[str]:
-    """Every job on the lowest GPUs of its node that are free, so that no bar leaves its row."""
-    body = []
-    busy_until: dict[int, list[float]] = {}
-    for at in np.argsort(held.start_s, kind="stable").tolist():
-        entry = held[at]
-        color = groups.color(int(groups.of_job[entry.job]))
-        told = f"{schedule.job_ids[entry.job]}: {entry.num_gpus:g} GPUs, {short_s(entry.end_s - entry.start_s)}"
-        x = lanes.x(entry.start_s)
-        wide = max(lanes.x(entry.end_s) - x, 0.4)
-        for node, count in entry.nodes:
-            slots = busy_until.setdefault(node, [-math.inf] * max(widths[node], 1))
-            free = [slot for slot, until in enumerate(slots) if until <= entry.start_s + 1e-9]
-            taken = free[: max(math.ceil(count), 1)] or [0]
-            for slot in taken:
-                slots[slot] = entry.end_s
-            unit = lanes.row_h / len(slots)
-            for first, length in _runs(taken):
-                y = lanes.y(node) + first * unit
-                body.append(
-                    f"<rect x='{x:.2f}' y='{y:.2f}' width='{wide:.2f}' height='{length * unit:.2f}' fill='{color}' "
-                    f"fill-opacity='0.8' stroke='white' stroke-width='0.3'><title>{html.escape(told)}</title></rect>"
-                )
-    return body
-
-
-def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring numbers as (first, how many)."""
-    found: list[tuple[int, int]] = []
-    for slot in slots:
-        if found and found[-1][0] + found[-1][1] == slot:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        else:
-            found.append((slot, 1))
-    return found
-
-
-def _draw_cells(
-    schedule: Schedule, held: Occupations, lanes: _Lanes, widths: Sequence[int], groups: _Groups
-) -> list[str]:
-    busy = _add_up(held, lanes, groups)
-    span_s = (lanes.end_s - lanes.begin_s) / _COLUMNS
-    body = []
-    wide = lanes.width / _COLUMNS
-    for row in range(lanes.num_rows):
-        nodes = widths[row * lanes.nodes_per_row : (row + 1) * lanes.nodes_per_row]
-        whole = sum(nodes) * span_s
-        for column in np.flatnonzero(busy[row].sum(axis=0) > 0).tolist():
-            cell = busy[row, :, column]
-            share = min(float(cell.sum()) / whole, 1.0)
-            group = int(cell.argmax())
-            high = lanes.row_h * share
-            told = f"{share:.0%} busy, most by {groups.names[group]}, from {short_s(lanes.begin_s + column * span_s)}"
-            body.append(
-                f"<rect x='{lanes.left + column * wide:.1f}' y='{lanes.y(row) + lanes.row_h - high:.1f}' width='{wide:.1f}' "
-                f"height='{high:.1f}' fill='{groups.color(group)}'><title>{html.escape(told)}</title></rect>"
-            )
-    return body
-
-
-def _add_up(held: Occupations, lanes: _Lanes, groups: _Groups) -> Floats:
-    """GPU-seconds by row, group and column of time; every bar is counted in full."""
-    entry = held.entry_of_node
-    row = held.nodes // lanes.nodes_per_row
-    group = np.minimum(groups.of_job[held.jobs[entry]], len(groups.names) - 1)
-    span_s = max((lanes.end_s - lanes.begin_s) / _COLUMNS, 1e-9)
-    begin = (held.start_s[entry] - lanes.begin_s) / span_s
-    end = (held.end_s[entry] - lanes.begin_s) / span_s
-    # A bar from begin to end is a ramp of height 1 per column between them; both of its corners are spread over columns.
-    busy = np.zeros((lanes.num_rows, len(groups.names), _COLUMNS + 1))
-    for corner, sign in ((begin, 1.0), (end, -1.0)):
-        place = np.clip(corner, 0.0, _COLUMNS)
-        column = np.minimum(place.astype(np.int64), _COLUMNS - 1)
-        inside = column + 1 - place
-        np.add.at(busy, (row, group, column), sign * inside * held.counts)
-        np.add.at(busy, (row, group, column + 1), sign * (1.0 - inside) * held.counts)
-    return np.asarray(np.maximum(np.cumsum(busy, axis=2)[:, :, :_COLUMNS], 0.0) * span_s)
 
 
 def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> str:
@@ -515,18 +328,19 @@ def _fill(number: int) -> str:
 
 
 _STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:1060px;color:#1c1c1c}"
+    "*{box-sizing:border-box}body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:1060px;color:#1c1c1c;"
+    "overflow-wrap:anywhere}"
     ".wide{overflow-x:auto;margin:1em 0}table{border-collapse:collapse;white-space:nowrap;font-size:13px}"
     "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}"
     "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}"
     ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;width:100%;max-width:1020px;height:auto}"
-    "@media(max-width:700px){svg{min-width:600px}h1{font-size:24px}}"
+    "@media(max-width:700px){body{padding:.8em}svg{min-width:560px}h1{font-size:22px}th,td{padding:.25em .45em}}"
     "h2{font-size:17px;margin:1.6em 0 .4em}"
 )
 
 
 def format_page(trace: Trace, cases: Sequence[Case]) -> str:
-    """One self-contained HTML page: the answer in words, tables, curves, waits by group and Gantt charts."""
+    """One self-contained HTML page: the answer in words, tables, curves and waits by group."""
     fleets = ", ".join(dict.fromkeys(f"{case.schedule.fleet.num_gpus:,} GPUs ({case.cluster})" for case in cases))
     bad = "".join(f"<li>{html.escape(str(row))}</li>" for row in trace.bad_rows[:50])
     problems = f"<details><summary>{len(trace.bad_rows)} unusable rows</summary><ul>{bad}</ul></details>" if bad else ""
@@ -538,6 +352,7 @@ def format_page(trace: Trace, cases: Sequence[Case]) -> str:
         f"<details><summary>All columns</summary>{_table(case_rows(cases))}</details>",
         *_pictures(cases),
     ]
+    parts.append(f"<h2>Jobs that wait longest</h2>{_table(waiting_rows(cases))}")
     for by in ("tenant", "size"):
         parts.append(f"<h2>By {by}</h2>{_table(breakdown_rows(cases, by))}")
     return _page(trace.name, parts)
@@ -573,25 +388,35 @@ def row_names(cases: Sequence[Case]) -> list[str]:
     return [f"{case.label} on {case.cluster}" if several else case.label for case in cases]
 
 
+def choose_shown(cases: Sequence[Case], most: int = MOST_SERIES) -> list[int]:
+    """The rows that charts show: what really happened, the replay that comes nearest, those with the shortest and the longest
+    waits, then the first ones."""
+    waits = [math.inf if math.isnan(case.metrics.mean_wait_s) else case.metrics.mean_wait_s for case in cases]
+    nearest = nearest_replay(cases)
+    first = [
+        at for at, case in enumerate(cases) if case.policy == AS_IT_WAS or (nearest and case.label == nearest.label)
+    ]
+    order = sorted(range(len(cases)), key=lambda at: waits[at])
+    wanted = [*first, *order[:1], *order[-1:], *range(len(cases))]
+    return sorted(list(dict.fromkeys(wanted))[:most])
+
+
 def _pictures(cases: Sequence[Case]) -> list[str]:
-    names, schedules = row_names(cases), [case.schedule for case in cases]
+    shown = [cases[at] for at in choose_shown(cases)]
+    names, schedules = row_names(shown), [case.schedule for case in shown]
     pictures = [
         draw_waits(schedules, names),
         draw_completion(schedules, names),
         draw_queue(schedules, names),
         draw_use(schedules, names),
-        *(draw_group_waits(cases, by, names) for by in ("size", "tenant")),
+        *(draw_group_waits(shown, by, names) for by in ("size", "tenant")),
     ]
-    held = [Occupations.collect(schedule.occupations) for schedule in schedules if len(schedule.occupations)]
-    if held:
-        # All charts have one time axis, so that the same moment stands below itself.
-        span = min(float(one.start_s.min()) for one in held), max(float(one.end_s.max()) for one in held)
-        pictures += [
-            draw_gantt(schedule, span_s=span, title=f"{name}: who holds which node")
-            for name, schedule in zip(names, schedules, strict=True)
-            if len(schedule.occupations)
-        ]
-    return [f"<div class='wide'>{picture}</div>" for picture in pictures]
+    found = [f"<div class='wide'>{picture}</div>" for picture in pictures]
+    if len(shown) < len(cases):
+        found.insert(
+            0, f"<p class='note'>Charts show {len(shown)} of {len(cases)} rows: {html.escape(', '.join(names))}.</p>"
+        )
+    return found
 
 
 def name_file(label: str) -> str:

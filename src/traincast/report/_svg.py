@@ -1,11 +1,11 @@
 """A timeline or a comparison of measured and forecast times to a stand-alone SVG drawing."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Span, Timeline
 from traincast.units import show_seconds
 
@@ -44,7 +44,7 @@ def draw_timeline(timeline: Timeline, *, title: str = "", width: int = 1000) -> 
     return _document(width, height, body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Point:
     """One case: what was measured, what was forecast, and the series it belongs to."""
 
@@ -101,30 +101,6 @@ def draw_agreement(
     for row, name in enumerate(names):
         body.append(f'<circle cx="84" cy="{56 + 16 * row}" r="4" fill="{colours[name]}"/>')
         body.append(_text(94, 60 + 16 * row, name))
-    return _document(size, size, body)
-
-
-def draw_reliability(curves: Mapping[str, Sequence[tuple[float, float]]], *, title: str, size: int = 560) -> str:
-    """Share of measurements inside an interval against the share that it was meant to hold, a line for each series."""
-    inner = size - 110
-
-    def place(meant: float, found: float) -> str:
-        return f"{70 + inner * meant:.1f},{size - 60 - inner * found:.1f}"
-
-    body = [
-        _text(10, 22, title, size=15, weight="bold"),
-        f'<polyline points="{place(0, 0)} {place(1, 1)}" fill="none" stroke="#bbbbbb" stroke-dasharray="4 3"/>',
-    ]
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        body.append(_text(70 + inner * tick, size - 42, f"{tick:.0%}", anchor="middle"))
-        body.append(_text(64, size - 56 - inner * tick, f"{tick:.0%}", anchor="end"))
-    body.append(_text(70 + inner / 2, size - 22, "interval that was given", anchor="middle"))
-    body.append(_text(70, 42, "measurements inside"))
-    for row, ((name, points), colour) in enumerate(zip(curves.items(), _cycle(len(curves)), strict=True)):
-        line = " ".join(place(*point) for point in points)
-        body.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        body.append(f'<circle cx="{size - 170}" cy="{size - 76 - 16 * row}" r="4" fill="{colour}"/>')
-        body.append(_text(size - 160, size - 72 - 16 * row, name))
     return _document(size, size, body)
 
 

@@ -1,15 +1,15 @@
 """Rows of cells to an aligned text table or to Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.report._paint import Paint, visible_length
 
 PLAIN = Paint()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Table:
     """Cells as text, with one heading per column; columns named in `left` are aligned left, the others right."""
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.files import read_json, write_json
-from traincast.spec import RESOURCES, Activity, Graph, ResourceProfile, Timeline
+from traincast.noun import noun
+from traincast.spec import MATMULS, RESOURCES, Activity, Graph, ResourceProfile, Timeline
 
 Array = NDArray[np.float64]
 
@@ -36,7 +37,6 @@ FADE = 4.0
 """So many standard deviations outside of the measured runs a correction is down to a third."""
 LEAST_NEARNESS = 0.05
 HALF = frozenset({"fp16", "bf16"})
-PRODUCTS = frozenset({"matmul", "conv", "attention"})
 TIMELINE, GPU_RUNS, TESTBED, OWN_RUNS = "timeline", "GPU runs", "CPU test-bed", "own runs"
 """What a number rests on."""
 
@@ -67,8 +67,8 @@ def run_member(member: Mapping[str, Array], flat: Array) -> Array:
     return np.asarray(state @ member["leave"] + member["leave_bias"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+@noun
+class BusyShare:
     """Mean GPU utilisation of a run, as a share of 1."""
 
     mean: float
@@ -89,13 +89,13 @@ class GpuActivity:
     """5th and 95th percentile of what burst and peak missed, in logarithms, settings left out."""
     about: Mapping[str, str]
 
-    def utilization(self, point: Array, derived: float) -> Busy:
+    def utilization(self, point: Array, derived: float) -> BusyShare:
         """`derived`: the share of time in which the timeline runs a kernel."""
         moved, near = self.busy.answer(point)
         mean = min(1.0, max(0.0, derived + float(moved[0])))
         # Far from every measured run nothing narrows it: three times as wide.
         low, high = ((3 - 2 * near) * error for error in self.errors)
-        return Busy(mean=mean, low=max(0.0, mean + low), high=min(1.0, mean + high), nearness=near)
+        return BusyShare(mean=mean, low=max(0.0, mean + low), high=min(1.0, mean + high), nearness=near)
 
 
 def describe_busy(graph: Graph, timeline: Timeline, *, num_nodes: int, num_devices: int, passes: int = 1) -> Array:
@@ -138,7 +138,7 @@ def _add_up(graph: Graph) -> tuple[float, float, float, float]:
             flop += count * (op.flop or 0.0)
             moved += count * op.num_bytes
             kernels += count * op.num_kernels
-        half = float(any(op.dtype in HALF for op in graph.ops if op.kind in PRODUCTS))
+        half = float(any(op.dtype in HALF for op in graph.ops if op.kind in MATMULS))
         while len(_TOTALS) >= _MOST_KEPT:
             _TOTALS.pop(next(iter(_TOTALS)))
         # The graph is kept with its sums, so no other can come by its identity.
@@ -146,7 +146,7 @@ def _add_up(graph: Graph) -> tuple[float, float, float, float]:
     return found[1]
 
 
-def apply_busy(profile: ResourceProfile, busy: Busy, *, ground: str = GPU_RUNS) -> ResourceProfile:
+def apply_busy(profile: ResourceProfile, busy: BusyShare, *, ground: str = GPU_RUNS) -> ResourceProfile:
     """The profile with bursts of the GPU as long as its mean utilisation says, at the level that the timeline gives them."""
     before, step_s = profile.gpu, profile.step_s
     if before.burst_s <= 0 or before.mean <= 0 or busy.nearness < LEAST_NEARNESS:

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traincast.errors import InvalidInput
+from traincast.resources._power import power
 from traincast.resources._signal import Signal, from_counter, from_gauge, from_pieces, sample, summarize
-from traincast.resources._traffic import count_traffic
+from traincast.resources._traffic import SERVED, count_traffic
 from traincast.spec import Activity, Cluster, Device, ResourceProfile, Span, Timeline
 
 WINDOWS_PER_STEP = 50
 """Windows in a forecast step where no sampling period is asked for."""
 FLOORS: Mapping[str, float] = {"gpu": 0.02, "memory": 0.005, "received": 1e4, "sent": 1e4}
 """Levels up to which a resource is idle whatever else it does: a sampler's own work, keep-alive packets."""
-IDLE_POWER = 0.25
-"""Share of its rated power that a waiting device draws."""
 
 
 def profile_resources(
@@ -54,7 +53,8 @@ def trace_levels(spans: Sequence[Span], duration_s: float, cluster: Cluster, *, 
         seconds = span.end_s - span.start_s
         if seconds <= 0 or span.category in ("host", "bubble", "wait"):
             continue
-        busy.append((span.start_s, span.end_s, 1.0))
+        if span.collective is None or span.collective.kind not in SERVED:
+            busy.append((span.start_s, span.end_s, 1.0))
         num_bytes, incoming, outgoing = _amounts(span, cluster)
         memory.append((span.start_s, span.end_s, num_bytes / seconds / device.memory_bytes_per_s))
         received.append((span.start_s, span.end_s, incoming / seconds))
@@ -122,8 +122,7 @@ def _profile_rank(rank: int, spans: Sequence[Span], duration_s: float, cluster: 
 
     amounts = [_amounts(span, cluster) for span in spans]
     working_s = sum(span.end_s - span.start_s for span in spans if span.collective is None)
-    power = device.power_watts
-    waiting_s = max(0.0, duration_s - working_s)
+    watts = device.power_watts
     return ResourceProfile(
         rank=rank,
         step_s=duration_s,
@@ -135,7 +134,7 @@ def _profile_rank(rank: int, spans: Sequence[Span], duration_s: float, cluster: 
         memory_bytes=sum(amount[0] for amount in amounts),
         received_bytes=sum(amount[1] for amount in amounts),
         sent_bytes=sum(amount[2] for amount in amounts),
-        energy_joules=None if power is None else power * (working_s + IDLE_POWER * waiting_s),
+        energy_joules=None if watts is None else watts * duration_s * power().draw(working_s / max(duration_s, 1e-12)),
     )
 
 
@@ -178,6 +177,8 @@ def _amounts(span: Span, cluster: Cluster) -> tuple[float, float, float]:
         return span.num_bytes, 0.0, 0.0
     traffic = count_traffic(span.collective, cluster)
     receives, sends = span.direction in ("in", "both"), span.direction in ("out", "both")
+    if span.collective.kind in SERVED:
+        receives, sends = span.collective.kind == "pull", span.collective.kind == "push"
     # What is sent was read from memory, what is received is written there.
     through_memory = (receives + sends) * traffic.link_bytes
     return through_memory, receives * traffic.network_bytes, sends * traffic.network_bytes

@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Activity
 
 Array = NDArray[np.float64]
@@ -20,7 +20,7 @@ MIN_GAP_WINDOWS = 2.0
 """Gaps shorter than this many windows are bridged: whether a sampler sees them depends on its phase alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Signal:
     """Levels between consecutive edges; `window_s` is set when each level is a mean over a window of that length."""
 

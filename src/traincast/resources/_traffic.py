@@ -1,11 +1,13 @@
 """A collective on a cluster to the bytes that one of its ranks sends and receives, and to how many of them leave the node."""
 
-from dataclasses import dataclass
-
+from traincast.noun import noun
 from traincast.spec import Cluster, Collective
 
+SERVED = ("push", "pull")
+"""What workers exchange with parameter servers: through the host's network stack, while the device waits."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@noun
 class Traffic:
     """Of one rank; what is sent is also received, except where one rank only sends."""
 
@@ -26,6 +28,9 @@ def count_traffic(task: Collective, cluster: Cluster) -> Traffic:
     nodes = min(-(-ranks // inside), cluster.num_nodes)
     if ranks == 1:
         return Traffic(link_bytes=0.0, network_bytes=0.0)
+    if task.kind in SERVED:
+        # A worker sends all its gradients and receives all weights, however many servers they are spread over.
+        return Traffic(link_bytes=size, network_bytes=size if cluster.num_nodes > 1 else 0.0)
     if task.kind == "send_recv":
         return Traffic(link_bytes=size, network_bytes=size if nodes > 1 else 0.0)
     if task.kind == "all_to_all":

@@ -12,6 +12,10 @@ class Unusable(Exception):
     """Why one row cannot become a job."""
 
 
+class NoGpu(Unusable):
+    """A job without a GPU: it is counted, not listed."""
+
+
 def read_number(row: Row, *names: str, default: float | None = None) -> float:
     for name in names:
         value = row.get(name)

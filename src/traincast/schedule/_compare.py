@@ -1,16 +1,17 @@
 """One trace under several policies, clusters and kinds of knowledge, beside what really happened: the rows of a comparison."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.schedule._estimators import EXACT, Estimator, FromHistory, Limits
+from traincast.noun import noun
+from traincast.schedule._estimators import EXACT, Beliefs, Estimator, Fixed, FromHistory, Limits
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._known import traits_of
-from traincast.schedule._metrics import Metrics, measure_schedule
+from traincast.schedule._metrics import Metrics, measure_schedule, price_window
 from traincast.schedule._study import Setting, run_policy
 from traincast.spec import Fleet, Schedule
 
@@ -28,6 +29,9 @@ class Case:
     knows: str | None
     schedule: Schedule
     metrics: Metrics
+    jobs: JobTable
+    beliefs: Fixed | None = None
+    """What the scheduler believed, where it did not learn on the way."""
 
     @property
     def label(self) -> str:
@@ -64,7 +68,8 @@ def run_cases(
     policies: Sequence[str],
     knows: Sequence[str],
     forecast: Estimator | None = None,
-    watch: Callable[[list[tuple[str, str, str | None]]], Iterable[tuple[str, str, str | None]]] = iter,
+    on_jobs: Callable[[int, int], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> list[Case]:
     """As it was on the first cluster, if the log says so, then every policy with every knowledge it can use on every
     cluster. A policy that never asks for a run time has one row."""
@@ -79,21 +84,46 @@ def run_cases(
     cases = []
     really = as_it_was(jobs, settings[0][1].fleet)
     if really is not None:
-        cases.append(_case(really, AS_IT_WAS, settings[0][0], None))
-    for cluster, policy, kind in watch(tasks):
+        cases.append(_case(really, AS_IT_WAS, settings[0][0], None, jobs))
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if on_jobs is not None:
+            on_jobs(done, len(tasks) * len(jobs))
+
+    for cluster, policy, kind in tasks:
         setting = by_name[cluster]
         own = policy == "qssf" and kind == default_knowledge(jobs, forecast) and len(knows) == 1
         # QSSF was made for history; it keeps it unless it is told otherwise.
         if kind is not None and not own:
             setting = replace(setting, estimator=estimators[kind])
-        schedule = run_policy(policy, jobs, setting)
-        cases.append(_case(schedule, policy, cluster, "history" if own else kind))
-    return cases
+        schedule = run_policy(policy, jobs, setting, progress=count, notify=notify)
+        beliefs = None if kind is None else setting.estimator_for(policy).start(jobs)
+        cases.append(_case(schedule, policy, cluster, "history" if own else kind, jobs, beliefs))
+        if len(schedule.rejected) == len(jobs):
+            reason = next(iter(schedule.rejected.values()))
+            raise InvalidInput(f"{policy} rejects every job on {cluster}: {reason}")
+    return over_one_window(cases)
 
 
-def _case(schedule: Schedule, policy: str, cluster: str, knows: str | None) -> Case:
+def over_one_window(cases: Sequence[Case]) -> list[Case]:
+    """Money and energy of all rows until the last of them is done, idle GPUs included: a faster cluster is there no less long."""
+    span_s = max(
+        (case.metrics.makespan_s for case in cases if not math.isnan(case.metrics.makespan_s)), default=math.nan
+    )
+    return [replace(case, metrics=price_window(case.schedule, case.metrics, span_s)) for case in cases]
+
+
+def _case(
+    schedule: Schedule, policy: str, cluster: str, knows: str | None, jobs: JobTable, beliefs: Beliefs | None = None
+) -> Case:
     metrics = measure_schedule(schedule)
-    case = Case(policy=policy, cluster=cluster, knows=knows, schedule=schedule, metrics=metrics)
+    fixed = beliefs if isinstance(beliefs, Fixed) else None
+    case = Case(
+        policy=policy, cluster=cluster, knows=knows, schedule=schedule, metrics=metrics, jobs=jobs, beliefs=fixed
+    )
     return replace(case, schedule=replace(schedule, policy=case.label), metrics=replace(metrics, policy=case.label))
 
 
@@ -137,7 +167,7 @@ def _most_at_once(start_s: np.ndarray, end_s: np.ndarray, gpus: np.ndarray) -> f
     return float(np.cumsum(steps[order]).max(initial=0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Distance:
     """How far a replay is from what really happened."""
 

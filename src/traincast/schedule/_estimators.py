@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.schedule._jobs import Floats, JobTable
 
 
@@ -56,6 +57,12 @@ class Fixed:
             return None
         return float(self._low_s[job]), float(self._high_s[job])
 
+    @property
+    def limits_s(self) -> tuple[Floats, Floats]:
+        """The limits of the 90 % interval of every job; not a number where none is known."""
+        unknown = np.full(len(self.values_s), math.nan)
+        return (unknown if self._low_s is None else self._low_s), (unknown if self._high_s is None else self._high_s)
+
     def estimate_s(self, job: int) -> float:
         if not self._estimates:  # single entries of a list are read faster, and the hot loops need none
             self._estimates = self.values_s.tolist()
@@ -77,7 +84,7 @@ EXACT = Exact()
 _STANDARD = NormalDist()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Limits:
     """Every job is believed to take the time that its user asked for. Where no limit is known, the largest of the log is
     believed, because a scheduler must be prepared for it."""
@@ -94,7 +101,7 @@ class Limits:
         return Fixed(np.where(np.isnan(jobs.limit_s), known.max(), jobs.limit_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Noisy:
     """What another estimator believes (`base`), times a log-normal error per job, times one per class, times a bias.
 
@@ -127,9 +134,7 @@ class Noisy:
 
     def start(self, jobs: JobTable) -> Beliefs:
         beliefs, factors = self.base.start(jobs), self.factors(jobs)
-        if isinstance(beliefs, (Fixed, History)):
-            return beliefs.scaled(factors)
-        return _Scaled(beliefs, factors)
+        return beliefs.scaled(factors) if isinstance(beliefs, Fixed) else _Scaled(beliefs, factors)
 
 
 class _Scaled:
@@ -159,7 +164,7 @@ def draw_normal(seed: int, stream: int, name: str) -> float:
     return _STANDARD.inv_cdf(min(max(uniform, 1e-15), 1 - 1e-15))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class FromHistory:
     """The mean duration of this user's finished jobs of this size, else of this size, else of all (as QSSF does).
 
@@ -170,16 +175,14 @@ class FromHistory:
     name: str = "history"
 
     def start(self, jobs: JobTable) -> Beliefs:
-        return History(jobs, self.prior_s, np.ones(len(jobs)))
+        return History(jobs, self.prior_s)
 
 
 class History:
-    """Beliefs from jobs that have ended, each times its factor."""
+    """Beliefs from jobs that have ended."""
 
-    def __init__(self, jobs: JobTable, prior_s: float, factors: Floats) -> None:
-        self._jobs = jobs
-        self.prior_s = prior_s
-        self.factors = factors
+    def __init__(self, jobs: JobTable, prior_s: float) -> None:
+        self._jobs, self._prior_s = jobs, prior_s
         self._sums: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def _keys(self, job: int) -> list[tuple[object, ...]]:
@@ -188,16 +191,12 @@ class History:
         work = self._jobs.workloads[job]
         return [(who, work, gpus), (who, gpus), (gpus,), ()]
 
-    def scaled(self, factors: Floats) -> "History":
-        return History(self._jobs, self.prior_s, self.factors * factors)
-
     def estimate_s(self, job: int) -> float:
-        factor = float(self.factors[job])
         for key in self._keys(job):
             total, count = self._sums.get(key, (0.0, 0))
             if count:
-                return total / count * factor
-        return self.prior_s * factor
+                return total / count
+        return self._prior_s
 
     def learn(self, job: int, duration_s: float) -> None:
         for key in self._keys(job):

@@ -3,126 +3,107 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra
-from traincast.schedule._cells import Row, Unusable, positive, read_moment, read_moment_if_any, read_name, read_number
+from traincast.schedule._cells import (
+    NoGpu,
+    Row,
+    Unusable,
+    positive,
+    read_moment,
+    read_moment_if_any,
+    read_name,
+    read_number,
+)
 from traincast.schedule._kubernetes import read_object
-from traincast.schedule._sacct import read_sacct
+from traincast.schedule._sacct import parse_elapsed, read_sacct, read_slurm_json
 
 __all__ = ["FORMATS", "Format", "Unusable", "guess_format", "positive"]
 
 
-def _tiresias(row: Row) -> dict[str, Any]:
-    return {
-        "job_id": read_name(row, "job_id"),
-        "submit_s": read_number(row, "submit_time"),
-        "num_gpus": read_number(row, "num_gpu"),
-        "duration_s": read_number(row, "duration"),
-        "workload_label": read_name(row, "model_name"),
+NUMBER, MOMENT, WORD = "number", "moment", "word"
+COLUMNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "job_id": (WORD, ("job_id", "jobid", "JobID", "job_name", "id", "name")),
+    "submit_s": (
+        MOMENT,
+        ("submit_s", "submit_time_s", "submit_time", "submitted_time", "submit", "timestamp", "time", "arrival_s"),
+    ),
+    "num_gpus": (NUMBER, ("num_gpus", "n_gpus", "gpus", "gpu_num", "num_gpu", "num_replicas")),
+    "duration_s": (NUMBER, ("duration_s", "duration", "run_time", "runtime", "seconds", "elapsed_s")),
+    "started_s": (MOMENT, ("started_s", "start_time", "start")),
+    "end_s": (MOMENT, ("end_s", "end_time", "end")),
+    "limit_s": (NUMBER, ("limit_s", "walltime_s", "time_limit_s")),
+    "deadline_s": (MOMENT, ("deadline_s", "deadline", "ddl")),
+    "steps": (NUMBER, ("steps", "iterations")),
+    "priority": (NUMBER, ("priority",)),
+    "min_gpus": (NUMBER, ("min_gpus",)),
+    "max_gpus": (NUMBER, ("max_gpus",)),
+    "num_nodes": (NUMBER, ("num_nodes",)),
+    "num_cpus": (NUMBER, ("num_cpus",)),
+    "memory_bytes": (NUMBER, ("memory_bytes",)),
+    "exclusive": (NUMBER, ("exclusive",)),
+    "array_limit": (NUMBER, ("array_limit",)),
+    "workload": (WORD, ("workload", "application")),
+    "workload_label": (WORD, ("model_name", "model")),
+    "gpu_type": (WORD, ("gpu_type", "device")),
+    "user": (WORD, ("user", "user_name")),
+    "tenant": (WORD, ("tenant", "vc", "team", "account", "type", "cluster")),
+    **{
+        name: (WORD, (name,))
+        for name in ("partition", "qos", "dependency", "reservation", "constraint", "comment", "state")
+    },
+}
+"""Fields of a job, how their cells are read, and the columns that logs of this field call them by."""
+NEEDED = ("submit", "gpus", "seconds")
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """'submit=when,gpus=n,seconds=took': a field to the column that holds it."""
+    short = {
+        "submit": "submit_s",
+        "gpus": "num_gpus",
+        "seconds": "duration_s",
+        "start": "started_s",
+        "end": "end_s",
+        "limit": "limit_s",
     }
+    found = {}
+    for part in text.split(","):
+        field, _, column = (word.strip() for word in part.partition("="))
+        field = short.get(field, field)
+        if field not in COLUMNS or not column:
+            raise InvalidInput(f"{part!r} is not FIELD=COLUMN; fields: {', '.join([*short, *COLUMNS])}")
+        found[field] = column
+    return found
 
 
-def _helios(row: Row) -> dict[str, Any]:
-    return {
-        "job_id": read_name(row, "job_id", "jobid"),
-        "submit_s": read_moment(row, "submit_time"),
-        "num_gpus": read_number(row, "gpu_num"),
-        "duration_s": read_number(row, "duration"),
-        "started_s": read_moment_if_any(row, "start_time"),
-        "user": read_name(row, "user"),
-        "tenant": read_name(row, "vc"),
-    }
-
-
-def _philly(row: Row) -> dict[str, Any]:
-    """The flat table derived from msr-fiddle/philly-traces."""
-    return {
-        "job_id": read_name(row, "jobid", "job_id"),
-        "submit_s": read_moment(row, "submitted_time", "submit_time", "timestamp", "time"),
-        "num_gpus": read_number(row, "num_gpus", "gpus", "gpu_num", "num_gpu"),
-        "duration_s": read_number(row, "duration", "run_time", "runtime"),
-        "user": read_name(row, "user"),
-        "tenant": read_name(row, "vc"),
-    }
-
-
-def _philly_log(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of `cluster_job_log` as published: attempts with their places; the job ran from the first to the last."""
-    attempts = [
-        entry for entry in item.get("attempts") or [] if read_name(entry, "start_time") and read_name(entry, "end_time")
-    ]
-    if not attempts:
-        raise Unusable("no attempt with a start and an end")
-    gpus = [sum(len(place.get("gpus") or []) for place in entry.get("detail") or []) for entry in attempts]
-    return {
-        "job_id": read_name(item, "jobid"),
-        "submit_s": read_moment(item, "submitted_time"),
-        "num_gpus": float(max(gpus)),
-        "duration_s": sum(read_moment(entry, "end_time") - read_moment(entry, "start_time") for entry in attempts),
-        "started_s": min(read_moment(entry, "start_time") for entry in attempts),
-        "user": read_name(item, "user"),
-        "tenant": read_name(item, "vc"),
-    }
-
-
-def _pai(row: Row) -> dict[str, Any]:
-    gpus = read_number(row, "num_gpu", "gpu_num", default=math.nan)
-    if math.isnan(gpus):
-        # The published tables give percent of a GPU per instance.
-        gpus = read_number(row, "plan_gpu") / 100 * read_number(row, "inst_num", default=1.0)
-    return {
-        "job_id": read_name(row, "job_id", "job_name"),
-        "submit_s": read_moment(row, "submit_time", "start_time"),
-        "num_gpus": gpus if gpus < 1 else float(math.ceil(gpus)),
-        "duration_s": read_number(row, "duration", default=math.nan)
-        if read_name(row, "duration")
-        else read_moment(row, "end_time") - read_moment(row, "start_time"),
-        "gpu_type": None if read_name(row, "gpu_type") in (None, "MISC", "CPU") else read_name(row, "gpu_type"),
-        "user": read_name(row, "user"),
-    }
-
-
-def _acme(row: Row) -> dict[str, Any]:
-    return {
-        "job_id": read_name(row, "job_id"),
-        "submit_s": read_moment(row, "submit_time"),
-        "num_gpus": read_number(row, "gpu_num"),
-        "duration_s": read_number(row, "duration", default=math.nan)
-        if read_name(row, "duration")
-        else read_moment(row, "end_time") - read_moment(row, "start_time"),
-        "started_s": read_moment_if_any(row, "start_time"),
-        "user": read_name(row, "user"),
-        "tenant": read_name(row, "type"),
-    }
-
-
-def _itp(row: Row) -> dict[str, Any]:
-    deadline = read_number(row, "ddl", "deadline", default=math.nan)
-    return {
-        "job_id": read_name(row, "job_id", "id"),
-        "submit_s": read_moment(row, "submit_time"),
-        "num_gpus": read_number(row, "num_gpu", "gpus"),
-        "duration_s": read_number(row, "duration"),
-        "workload_label": read_name(row, "model_name"),
-        "steps": read_number(row, "iterations", default=math.nan),
-        "deadline_s": deadline,
-        "tenant": read_name(row, "vc", "cluster"),
-    }
-
-
-def _sia(row: Row) -> dict[str, Any]:
-    """Adaptive workloads carry no duration: they need the named application's speed."""
-    return {
-        "job_id": read_name(row, "name", "job_id"),
-        "submit_s": read_number(row, "time", "submit_time"),
-        "num_gpus": read_number(row, "num_replicas"),
-        "workload": read_name(row, "application"),
-        "duration_s": read_number(row, "duration", default=math.nan),
-    }
+def read_columns(row: Row, given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A row of any table; `given` says which column holds a field, else the usual names are tried."""
+    found: dict[str, Any] = {}
+    for field, (kind, names) in COLUMNS.items():
+        names = (given[field],) if given and field in given else names
+        if kind == WORD:
+            found[field] = read_name(row, *names)
+        elif kind == NUMBER:
+            found[field] = read_number(row, *names, default=math.nan)
+        else:
+            found[field] = read_moment_if_any(row, *names)
+    if math.isnan(found["submit_s"]):
+        found["submit_s"] = found["started_s"]
+    for field, word in (("submit_s", "submit"), ("num_gpus", "gpus")):
+        if math.isnan(found[field]):
+            raise Unusable(f"no {word} in the columns {', '.join(map(str, row))}; name it with --columns {word}=COLUMN")
+    end_s = found.pop("end_s")
+    if math.isnan(found["duration_s"]):
+        found["duration_s"] = end_s - found["started_s"]
+    found["exclusive"] = 0.0 if math.isnan(found["exclusive"]) else found["exclusive"]
+    found["priority"] = 0.0 if math.isnan(found["priority"]) else found["priority"]
+    return found
 
 
 def _swf(fields: Sequence[str]) -> dict[str, Any]:
@@ -160,29 +141,65 @@ def _gavel(fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _tidy(row: Row) -> dict[str, Any]:
-    """Our own table, also the tidy traces of the project."""
+def _pbs_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Records of ended jobs in an accounting file of PBS: moment;E;job;key=value key=value ..."""
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
+        _, kind, job, text = (*line.split(";", 3), "", "", "")[:4]
+        if kind == "E":
+            pairs = (part.partition("=") for part in text.split())
+            yield number, {"job": job, **{name: value for name, _, value in pairs}}
+
+
+def _pbs(row: Row) -> dict[str, Any]:
+    asked = str(row.get("Resource_List.select") or "")
+    chunks = [(re.match(r"(\d+)", part), re.search(r"ngpus=(\d+)", part)) for part in asked.split("+")]
+    chosen = sum(int(head[1] if head else 1) * int(gpus[1]) for head, gpus in chunks if gpus)
+    gpus = chosen or read_number(row, "Resource_List.ngpus", "resources_used.ngpus", default=0.0)
+    if not gpus:
+        raise NoGpu(f"{row['job']} asks for no GPU")
+    start_s = read_moment(row, "start")
     return {
-        "job_id": read_name(row, "job_id"),
-        "submit_s": read_number(row, "submit_s", "submit_time_s"),
-        "num_gpus": read_number(row, "num_gpus", "n_gpus"),
-        "duration_s": read_number(row, "duration_s", default=math.nan),
-        "workload": read_name(row, "workload"),
-        "workload_label": read_name(row, "model"),
-        "steps": read_number(row, "steps", "iterations", default=math.nan),
-        "gpu_type": read_name(row, "gpu_type"),
+        "job_id": str(row["job"]).partition(".")[0],
+        "submit_s": read_moment(row, "qtime", "ctime", "start"),
+        "num_gpus": float(gpus),
+        "duration_s": read_moment(row, "end") - start_s,
+        "limit_s": parse_elapsed(read_name(row, "Resource_List.walltime") or ""),
+        "started_s": start_s,
         "user": read_name(row, "user"),
-        "tenant": read_name(row, "tenant", "vc"),
-        "deadline_s": read_number(row, "deadline_s", default=math.nan),
-        "priority": read_number(row, "priority", default=0.0),
-        "min_gpus": read_number(row, "min_gpus", default=math.nan),
-        "max_gpus": read_number(row, "max_gpus", default=math.nan),
-        "limit_s": read_number(row, "limit_s", default=math.nan),
-        "started_s": read_number(row, "started_s", default=math.nan),
-        **{name: read_number(row, name, default=math.nan) for name in ("num_nodes", "num_cpus", "memory_bytes")},
-        "exclusive": read_number(row, "exclusive", default=0.0),
-        "array_limit": read_number(row, "array_limit", default=math.nan),
-        **{name: read_name(row, name) for name in ("partition", "qos", "dependency", "reservation", "constraint")},
+        "tenant": read_name(row, "project", "group", "account"),
+        "partition": read_name(row, "queue"),
+        "job_name": read_name(row, "jobname"),
+    }
+
+
+def _lsf_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Records of ended jobs in lsb.acct: words, quoted where they have spaces."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        for number, words in enumerate(csv.reader(file, delimiter=" "), 1):
+            if words and words[0] == "JOB_FINISH":
+                yield number, words
+
+
+def _lsf(words: Sequence[str]) -> dict[str, Any]:
+    if len(words) < 13:
+        raise Unusable(f"{len(words)} words; a JOB_FINISH of lsb.acct has more")
+    text = " ".join(words)
+    gpus = re.search(r"(?:ngpus_physical|ngpus_excl_p|ngpus|\bnum)=(\d+)", text)
+    if gpus is None:
+        raise NoGpu(f"job {words[3]} asks for no GPU")
+    values = {name: words[at] for name, at in (("event", 2), ("submit", 7), ("start", 10))}
+    start_s = read_number(values, "start")
+    if start_s <= 0:
+        raise Unusable(f"job {words[3]} never started")
+    return {
+        "job_id": words[3],
+        "submit_s": read_number(values, "submit"),
+        "num_gpus": float(gpus[1]),
+        "duration_s": read_number(values, "event") - start_s,
+        "started_s": start_s,
+        "user": words[11],
+        "partition": words[12],
+        "tenant": words[12],
     }
 
 
@@ -204,19 +221,6 @@ def _numbered(reader: "csv.DictReader[str]", path: Path) -> Iterator[tuple[int, 
             before = reader.line_num
     except csv.Error as error:
         raise InvalidInput(f"{path}, after line {reader.line_num}: {error}") from error
-
-
-PAI_TASKS = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
-             "gpu_type")  # fmt: skip
-"""The columns of `pai_task_table`, which is published without a first line of names."""
-
-
-def _pai_rows(path: Path) -> Iterator[tuple[int, Row | Unusable]]:
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        head = file.readline()
-        named = "start_time" in head or "submit_time" in head
-        file.seek(0)
-        yield from _numbered(csv.DictReader(file) if named else csv.DictReader(file, fieldnames=PAI_TASKS), path)
 
 
 def _bar_rows(path: Path) -> Iterator[tuple[int, Row | Unusable]]:
@@ -248,6 +252,11 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
     yield from enumerate(rows, 1)
 
 
+def _slurm_items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, item in _items(path):
+        yield from ((number + at, job) for at, job in enumerate(item.get("jobs") or []))
+
+
 def _items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
@@ -272,60 +281,38 @@ def _items(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 class Format:
     rows: Callable[[Path], Iterator[tuple[int, Any]]]
     read: Callable[[Any], dict[str, Any] | None]
-    note: str = ""
 
 
 FORMATS: dict[str, Format] = {
-    "tidy": Format(_parquet_rows, _tidy),
-    "tidy-csv": Format(_csv_rows, _tidy),
-    "tiresias": Format(_csv_rows, _tiresias, "model names are synthetic labels"),
-    "helios": Format(_csv_rows, _helios),
-    "philly": Format(_csv_rows, _philly),
-    "philly-log": Format(_items, _philly_log, "a job retried runs its attempts one after the other"),
-    "pai": Format(_pai_rows, _pai),
-    "acme": Format(_csv_rows, _acme),
-    "itp": Format(_csv_rows, _itp, "models, batch sizes and deadlines were generated by ElasticFlow"),
-    "sia": Format(_csv_rows, _sia),
+    "tidy": Format(_parquet_rows, read_columns),
+    "csv": Format(_csv_rows, read_columns),
     "gavel": Format(_tabs, _gavel),
     "swf": Format(_words, _swf),
     "sacct": Format(_bar_rows, read_sacct),
+    "sacct-json": Format(_slurm_items, read_slurm_json),
+    "squeue": Format(_bar_rows, read_sacct),
     "kubernetes": Format(_items, read_object),
+    "pbs": Format(_pbs_rows, _pbs),
+    "lsf": Format(_lsf_rows, _lsf),
 }
 
 
 def guess_format(path: Path) -> str:
-    """The format by the file's ending and the names of its columns."""
-    ending = path.suffix.lower()
+    """The format by the file's ending and its first line; any other table is read by the names of its columns."""
     known = {".parquet": "tidy", ".swf": "swf", ".trace": "gavel", ".jsonl": "kubernetes"}
-    if ending == "" and path.name == "cluster_job_log":
-        return "philly-log"
-    if ending == ".json":
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return "philly-log" if '"attempts"' in file.read(4096) else "kubernetes"
-    if ending in known:
-        return known[ending]
+    if path.suffix.lower() in known:
+        return known[path.suffix.lower()]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        head = file.readline()
-    if "|" in head and "JobID" in head:
-        return "sacct"
-    cells = [part.strip().strip('"') for part in head.split(",")]
-    if len(cells) == len(PAI_TASKS) and "gpu_type" not in cells and cells[4].replace(".", "").isdigit():
-        return "pai"
-    columns = set(cells)
-    for name, needed in (
-        ("tidy-csv", {"submit_s", "num_gpus"}),
-        ("tidy-csv", {"submit_time_s", "n_gpus"}),
-        ("sia", {"application", "num_replicas"}),
-        ("itp", {"num_gpu", "submit_time", "ddl"}),
-        ("tiresias", {"num_gpu", "submit_time", "iterations", "model_name"}),
-        ("pai", {"plan_gpu"}),
-        ("pai", {"num_gpu", "submit_time", "duration", "num_cpu"}),
-        ("helios", {"gpu_num", "vc", "submit_time", "duration"}),
-        ("acme", {"gpu_num", "type", "submit_time"}),
-        ("helios", {"gpu_num", "submit_time", "duration"}),
-        ("philly", {"jobid", "vc"}),
-        ("philly", {"num_gpus", "duration"}),
-    ):
-        if needed <= columns:
-            return name
-    raise InvalidInput(f"{path}: cannot tell its format; pass one of {', '.join(FORMATS)}")
+        text = file.read(4096)
+    head = text.partition("\n")[0]
+    if text.lstrip()[:1] in ("{", "["):
+        return "sacct-json" if '"jobs"' in text and '"items"' not in text else "kubernetes"
+    if "|" in head and ("JobID" in head or "JOBID" in head):
+        return "squeue" if "JOBID" in head else "sacct"
+    if re.match(r"[\d/]+ [\d:]+;[A-Z];", head):
+        return "pbs"
+    if head.startswith('"JOB_'):
+        return "lsf"
+    if "," in head:
+        return "csv"
+    raise InvalidInput(f"{path}: cannot tell its format; pass one of {', '.join(FORMATS)}, or a table with --columns")

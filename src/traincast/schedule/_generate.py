@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.schedule._jobs import Floats, JobTable
 
 ARRIVALS = ("poisson", "daily", "bursts", "at-once")
@@ -14,7 +15,7 @@ ARRIVALS = ("poisson", "daily", "bursts", "at-once")
 SIZES: Mapping[int, float] = {1: 0.55, 2: 0.1, 4: 0.12, 8: 0.15, 16: 0.05, 32: 0.02, 64: 0.01}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Mix:
     """What jobs ask for. Durations are log-normal; `load` is the demanded share of the fleet while jobs arrive."""
 
@@ -55,7 +56,7 @@ def generate_jobs(num_jobs: int, *, num_gpus: int, mix: Mix | None = None, seed:
         submit_s=submits,
         num_gpus=gpus,
         duration_s=durations,
-        tenants=[f"tenant-{tenant}" for tenant in tenants.tolist()],
+        tenants=list(map([f"tenant-{tenant}" for tenant in range(max(mix.tenants, 1))].__getitem__, tenants.tolist())),
         workloads=None if names is None else names.tolist(),
         deadline_s=None if slack is None else submits + durations * (1 + rng.exponential(slack, num_jobs)),
         min_gpus=np.ones(num_jobs) if mix.elastic else None,

@@ -1,18 +1,16 @@
 """What costs a job time besides its work: preemption, checkpoints, node failures and repairs."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from traincast.errors import InvalidInput
-from traincast.schedule._jobs import Floats, Ints
+from traincast.noun import noun
+from traincast.schedule._loop import BIG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Overheads:
     """Seconds lost at an interruption; `preempt_s` may depend on the number of GPUs.
 
@@ -68,7 +66,7 @@ class FailureModel(Protocol):
     def takes_rack(self, node: int, count: int) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class WeibullFailures:
     """Weibull times to failure per node (shape 1 = exponential); drawn per node and count, so order cannot matter."""
 
@@ -83,45 +81,65 @@ class WeibullFailures:
             raise InvalidInput("failures need mean_up_s > 0, mean_repair_s >= 0, shape > 0 and rack_share within 0..1")
 
     def _draw(self, node: int, count: int, stream: int) -> float:
-        return float(_uniform(self.seed, stream, np.array([node]), np.array([count]))[0])
+        """A number within 0..1 that depends on nothing but its coordinates: SplitMix64 (Steele et al., 2014) of their sum."""
+        word = self.seed * 0x9E3779B97F4A7C15 + (stream + 1) * 0xD1B54A32D192ED03 + node * 0x8CB92BA72F3D8DD7
+        return (_mix(_mix(word) + count * 0x9E3779B97F4A7C15) >> 11) * 2.0**-53
 
     def up_s(self, node: int, count: int) -> float:
-        return self._up_s(self._draw(node, count, 0))
+        scale = self.mean_up_s / math.gamma(1 + 1 / self.shape)
+        return float(scale * (-math.log1p(-self._draw(node, count, 0))) ** (1 / self.shape))
 
     def repair_s(self, node: int, count: int) -> float:
-        return self._repair_s(self._draw(node, count, 1))
-
-    def _up_s(self, drawn: float) -> float:
-        scale = self.mean_up_s / math.gamma(1 + 1 / self.shape)
-        return float(scale * (-math.log1p(-drawn)) ** (1 / self.shape))
-
-    def _repair_s(self, drawn: float) -> float:
-        return -math.log1p(-drawn) * self.mean_repair_s
-
-    def draw_table(self, num_nodes: int, depth: int) -> tuple[Floats, Floats, Ints]:
-        """`up_s`, `repair_s` and `takes_rack` of every node and count below `depth`, a row per node."""
-        nodes, counts = np.repeat(np.arange(num_nodes), depth), np.tile(np.arange(depth), num_nodes)
-        up = [self._up_s(drawn) for drawn in _uniform(self.seed, 0, nodes, counts).tolist()]
-        repair = [self._repair_s(drawn) for drawn in _uniform(self.seed, 1, nodes, counts).tolist()]
-        takes = (_uniform(self.seed, 2, nodes, counts) < self.rack_share).astype(np.int64)
-        return np.array(up), np.array(repair), takes
+        return -math.log1p(-self._draw(node, count, 1)) * self.mean_repair_s
 
     def takes_rack(self, node: int, count: int) -> bool:
         return self._draw(node, count, 2) < self.rack_share
 
 
-def _uniform(seed: int, stream: int, nodes: Ints, counts: Ints) -> Floats:
-    """Numbers within 0..1 that depend on nothing but their four coordinates: SplitMix64 (Steele et al., 2014) of their sum."""
-    start = np.uint64((seed * 0x9E3779B97F4A7C15 + (stream + 1) * 0xD1B54A32D192ED03) % 2**64)
-    with np.errstate(over="ignore"):
-        mixed = start + nodes.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7)
-        mixed = _mix(mixed) + counts.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        found: Floats = (_mix(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return found
+def _mix(word: int) -> int:
+    word %= 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return word ^ (word >> 31)
 
 
-def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = word ^ (word >> np.uint64(31))
-    return mixed
+MOST_FAILURES = 100
+"""A job longer than nodes live, without checkpoints, would run for ever; after so many failures it is given up."""
+GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often would save it"
+
+
+class Danger:
+    """The next failure or repair of every node."""
+
+    def __init__(self, failures: FailureModel, rack_of: Sequence[int]) -> None:
+        self._failures, self._rack_of = failures, rack_of
+        self._count, self._down = [0] * len(rack_of), [False] * len(rack_of)
+        self._events = [(failures.up_s(node, 0), node) for node in range(len(rack_of))]
+        heapify(self._events)
+
+    @property
+    def next_s(self) -> float:
+        return self._events[0][0] if self._events else BIG
+
+    def meet(self, now: float) -> tuple[list[int], list[int]]:
+        """The nodes that break and those that are mended by the next event; a rack may go down as a whole."""
+        _, token = heappop(self._events)
+        failures, num_nodes = self._failures, len(self._count)
+        if token >= num_nodes:
+            node = token - num_nodes
+            self._down[node] = False
+            self._count[node] += 1
+            heappush(self._events, (now + failures.up_s(node, self._count[node]), node))
+            return [], [node]
+        broken = [token]
+        if failures.rack_share > 0 and failures.takes_rack(token, self._count[token]):
+            rack = self._rack_of[token]
+            broken = [node for node in range(num_nodes) if self._rack_of[node] == rack and not self._down[node]]
+            # A node that goes down with its rack does not fail by itself before it is repaired.
+            gone = set(broken)
+            self._events = [event for event in self._events if event[1] not in gone]
+            heapify(self._events)
+        for node in broken:
+            self._down[node] = True
+            heappush(self._events, (now + failures.repair_s(node, self._count[node]), num_nodes + node))
+        return broken, []

@@ -24,6 +24,7 @@ NUMBERS: Mapping[str, float] = {
     "max_gpus": math.nan,
     "limit_s": math.nan,
     "started_s": math.nan,
+    "ran_s": math.nan,
     "num_nodes": math.nan,
     "num_cpus": math.nan,
     "memory_bytes": math.nan,
@@ -60,6 +61,7 @@ class JobTable:
     max_gpus: Floats
     limit_s: Floats
     started_s: Floats
+    ran_s: Floats
     num_nodes: Floats
     num_cpus: Floats
     memory_bytes: Floats
@@ -85,8 +87,8 @@ class JobTable:
                 raise InvalidInput(f"column {name} has {len(getattr(self, name))} entries for {count} jobs")
         if count and not np.all(np.diff(self.submit_s) >= 0):
             raise InvalidInput("jobs must be in order of submission; build the table with JobTable.build")
-        if count and not (np.all(np.isfinite(self.submit_s)) and np.all(self.num_gpus > 0)):
-            raise InvalidInput("every job needs a finite submission time and more than 0 GPUs")
+        if count and not (np.all(np.isfinite(self.submit_s)) and np.all(self.num_gpus >= 1)):
+            raise InvalidInput("every job needs a finite submission time and at least one GPU")
 
     @classmethod
     def build(

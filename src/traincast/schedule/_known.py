@@ -1,31 +1,22 @@
 """Policies by name: our own and those of other packages, and what each of them can be told."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.registry import Registry
 from traincast.schedule._elastic import ELASTIC
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._policies import POLICIES, Gittins, Policy, Quotas
+from traincast.schedule._kueue import make_kueue
+from traincast.schedule._policies import POLICIES, Policy, Quotas
 from traincast.schedule._protocols import RoundPolicy
-from traincast.schedule._queues.policy import make_kueue, make_volcano
-from traincast.schedule._rounds import SharePolicy
-from traincast.schedule._shares import SHARE_POLICIES
+from traincast.schedule._shares import SHARE_POLICIES, SharePolicy
 from traincast.schedule._slurm.policy import make_slurm
 from traincast.spec import Fleet
 
 AnyPolicy = Policy | RoundPolicy | SharePolicy
 Maker = Callable[[JobTable, Fleet], AnyPolicy]
 """A policy that needs the trace or the fleet before it can be made."""
-
-
-def make_gittins(jobs: JobTable, fleet: Fleet) -> Policy:
-    """Learns from the trace's own durations."""
-    service = jobs.duration_s * jobs.num_gpus
-    return Gittins(tuple(service[~np.isnan(service)].tolist()))
 
 
 def make_quotas(jobs: JobTable, fleet: Fleet) -> Policy:
@@ -39,14 +30,13 @@ REGISTRY: Registry[AnyPolicy | Maker] = Registry(
     plural="policies",
     entries={
         **POLICIES,
-        "gittins": make_gittins,
         "quota": make_quotas,
         "slurm": make_slurm,
         "kueue": make_kueue,
-        "volcano": make_volcano,
         **ELASTIC,
         **SHARE_POLICIES,
     },
+    aliases={"backfill": "easy", "easy-backfill": "easy", "conservative-backfill": "conservative"},
 )
 """Every policy that a command can name. Another package adds one with an entry point of the group `traincast.policies`."""
 
@@ -55,9 +45,9 @@ def find_policy(name: str, jobs: JobTable, fleet: Fleet) -> AnyPolicy:
     found = REGISTRY.find(name)
     if is_maker(found):
         found = found(jobs, fleet)  # type: ignore[operator]
-    if not any(hasattr(found, verb) for verb in ("line", "allocate", "begin")):
+    if not any(hasattr(found, verb) for verb in ("fit", "allocate", "begin")):
         raise InvalidInput(
-            f"the policy {name!r} has neither line (a queue), allocate (elastic) nor begin (shares of time); "
+            f"the policy {name!r} has neither fit (a queue), allocate (elastic) nor begin (shares of time); "
             "see docs/how-to/schedule.md for the forms a policy can have"
         )
     return found  # type: ignore[return-value]
@@ -67,7 +57,7 @@ def is_maker(entry: object) -> bool:
     return callable(entry) and not hasattr(entry, "name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Traits:
     """What can make a difference to a policy."""
 
@@ -94,11 +84,7 @@ OWN_PLACES = ("slurm",)
 def traits_of(name: str) -> Traits:
     entry = REGISTRY.find(name)
     elastic = hasattr(entry, "allocate")
-    estimates = (
-        name not in ("gittins", "quota", "kueue", "volcano")
-        if is_maker(entry)
-        else bool(getattr(entry, "uses_estimates", True))
-    )
+    estimates = name not in ("quota", "kueue") if is_maker(entry) else bool(getattr(entry, "uses_estimates", True))
     return Traits(
         estimates=estimates,
         scale=estimates and bool(getattr(entry, "uses_scale", True)),
@@ -106,7 +92,7 @@ def traits_of(name: str) -> Traits:
         resizes=elastic,
         places=name not in OWN_PLACES,
         quotas=name == "quota",
-        queues=name in ("kueue", "volcano"),
+        queues=name == "kueue",
     )
 
 
@@ -120,7 +106,7 @@ def _stops(entry: object) -> bool:
     return is_maker(entry) or bool(getattr(entry, "preemptive", True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Rule:
     trait: str
     why: str

@@ -1,12 +1,13 @@
 """A schedule to the numbers people compare: waiting, completion, fairness, use, losses, money and energy."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from traincast.errors import UnknownName
+from traincast.noun import noun
 from traincast.schedule._jobs import Floats
 from traincast.schedule._occupations import Occupations
 from traincast.spec import Schedule
@@ -14,7 +15,7 @@ from traincast.spec import Schedule
 SLOWDOWN_FLOOR_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Metrics:
     """One line per policy. Unknown (no deadline, no price, no power) is None, never zero."""
 
@@ -38,7 +39,6 @@ class Metrics:
     makespan_s: float
     utilization: float
     goodput: float
-    fragmentation: float | None
     preemptions: int
     failures: int
     lost_gpu_hours: float
@@ -90,21 +90,14 @@ def measure_schedule(schedule: Schedule) -> Metrics:
         unfinished=len(schedule) - int(done.sum()) - len(schedule.rejected),
         rejected=len(schedule.rejected),
         killed=killed,
-        mean_jct_s=_mean(times.jct_s),
-        p50_jct_s=_percentile(times.jct_s, 50),
-        p90_jct_s=_percentile(times.jct_s, 90),
-        p99_jct_s=_percentile(times.jct_s, 99),
         max_jct_s=_percentile(times.jct_s, 100),
-        mean_wait_s=_mean(times.wait_s),
-        p50_wait_s=_percentile(times.wait_s, 50),
-        p90_wait_s=_percentile(times.wait_s, 90),
-        p99_wait_s=_percentile(times.wait_s, 99),
+        **times.spread("jct"),
+        **times.spread("wait"),
         mean_slowdown=_mean(times.slowdown),
         p99_slowdown=_percentile(times.slowdown, 99),
         makespan_s=makespan,
         utilization=used / capacity if capacity else math.nan,
         goodput=(used - lost) / capacity if capacity else math.nan,
-        fragmentation=fragmentation(schedule),
         preemptions=int(np.asarray(schedule.preemptions).sum()),
         failures=int(np.asarray(schedule.failures).sum()),
         lost_gpu_hours=lost / 3600,
@@ -120,7 +113,13 @@ def measure_schedule(schedule: Schedule) -> Metrics:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def price_window(schedule: Schedule, metrics: Metrics, span_s: float) -> Metrics:
+    """The same with money and energy of the whole fleet over this span."""
+    cost, energy = _owned_usd(schedule, span_s), _energy_joules(schedule, span_s)
+    return replace(metrics, cost_usd=cost, energy_joules=energy)
+
+
+@noun
 class _Times:
     """Of the chosen jobs, all of which have ended."""
 
@@ -137,6 +136,12 @@ class _Times:
         duration = np.where(np.isnan(duration), run_s, duration)
         slowdown = np.maximum(jct / np.maximum(duration, SLOWDOWN_FLOOR_S), 1.0)
         return cls(jct_s=jct, wait_s=jct - run_s, duration_s=duration, slowdown=slowdown)
+
+    def spread(self, name: str) -> dict[str, float]:
+        """The mean and the quantiles that are shown."""
+        values = getattr(self, f"{name}_s")
+        found = {f"p{share}_{name}_s": _percentile(values, share) for share in (50, 90, 99)}
+        return {f"mean_{name}_s": _mean(values), **found}
 
 
 def _mean(values: Floats) -> float:
@@ -160,7 +165,7 @@ def _finish_ratios(schedule: Schedule, done: Any, times: _Times, makespan_s: flo
     return np.asarray(times.jct_s / np.maximum(times.duration_s / share, 1e-9))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class GroupMetrics:
     """What one tenant, or jobs of one size, got under one policy."""
 
@@ -207,11 +212,8 @@ def measure_groups(schedule: Schedule, by: str) -> list[GroupMetrics]:
                 num_jobs=int(members.sum()),
                 unfinished=int((members & np.isnan(end)).sum()),
                 gpu_hours=float(gpu_s[members].sum()) / 3600,
-                mean_wait_s=_mean(times.wait_s),
-                p50_wait_s=_percentile(times.wait_s, 50),
-                p90_wait_s=_percentile(times.wait_s, 90),
-                p99_wait_s=_percentile(times.wait_s, 99),
                 mean_slowdown=_mean(times.slowdown),
+                **times.spread("wait"),
             )
         )
     order = [name for _, name in SIZE_CLASSES]
@@ -248,44 +250,6 @@ def _energy_joules(schedule: Schedule, makespan_s: float) -> float | None:
     return total
 
 
-def fragmentation(schedule: Schedule) -> float | None:
-    """The mean share of free GPUs that sit on partly used nodes while jobs wait; None without recorded places on nodes."""
-    if not len(schedule.occupations) or len(schedule.fleet.pools) != 1:
-        return None
-    pool = schedule.fleet.pools[0]
-    held = Occupations.collect(schedule.occupations)
-    if int(held.nodes.max(initial=0)) >= pool.num_nodes or float(held.counts.max(initial=0.0)) > pool.gpus_per_node:
-        return None  # places are of a type, not of a node
-    entry = held.entry_of_node
-    times = np.concatenate([held.start_s[entry], held.end_s[entry]])
-    nodes = np.concatenate([held.nodes, held.nodes])
-    steps = np.concatenate([held.counts, -held.counts])
-    order = np.lexsort((steps, times))
-    times, nodes, steps = times[order], nodes[order], steps[order]
-    # Use of each node after each of its own events, from a running sum over the events sorted by node.
-    by_node = np.argsort(nodes, kind="stable")
-    running = np.cumsum(steps[by_node])
-    first = np.searchsorted(nodes[by_node], np.arange(pool.num_nodes + 1))
-    before = np.concatenate([[0.0], running])[first[:-1]]
-    used_after = np.empty(len(times))
-    used_after[by_node] = running - before[nodes[by_node]]
-    if used_after.max(initial=0.0) > pool.gpus_per_node + 1e-9:
-        return None  # two jobs on the same GPUs
-
-    def broken(used: Floats) -> Floats:
-        return np.where((used > 1e-9) & (used < pool.gpus_per_node - 1e-9), pool.gpus_per_node - used, 0.0)
-
-    split = np.cumsum(broken(used_after) - broken(used_after - steps))
-    free = pool.num_gpus - np.cumsum(steps)
-    queue_s, waiting = queue_curve(schedule)
-    at = np.searchsorted(queue_s, times, side="right") - 1
-    waits = np.where(at >= 0, waiting[np.maximum(at, 0)], 0.0)[:-1] > 0
-    counted = waits & (free[:-1] > 1e-9)
-    seconds = np.diff(times)[counted]
-    total = float(seconds.sum())
-    return float((seconds * split[:-1][counted] / free[:-1][counted]).sum()) / total if total else 0.0
-
-
 def queue_curve(schedule: Schedule) -> tuple[Floats, Floats]:
     """Times and the number of submitted jobs that have not started for the first time."""
     submit, start = np.asarray(schedule.submit_s), np.asarray(schedule.start_s)
@@ -302,7 +266,7 @@ def use_curve(schedule: Schedule) -> tuple[Floats, Floats]:
     """Times and GPUs in use; exact where places were recorded, else without the gaps of preempted jobs."""
     if len(schedule.occupations):
         held = Occupations.collect(schedule.occupations)
-        begins, ends, gpus = held.start_s, held.end_s, held.num_gpus
+        begins, ends, gpus = held.start_s, held.end_s, held.counts
     else:
         end = np.asarray(schedule.end_s)
         done = ~np.isnan(end)

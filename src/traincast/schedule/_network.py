@@ -1,26 +1,14 @@
 """Who slows whom down: max-min sharing of rack uplinks between jobs that span racks (Bertsekas and Gallager, 1992)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
 
 from traincast.errors import InvalidInput
-from traincast.schedule._jobs import Floats, JobTable
+from traincast.noun import noun
 from traincast.schedule._placement import NodeMap, Placement
 from traincast.spec import Fleet
 
 
-class NetworkModel(Protocol):
-    """What a job would send over each uplink if it were alone, and how much of its time that is."""
-
-    def demand_bytes_per_s(self, job: int, num_gpus: float) -> float: ...
-
-    def communication_share(self, job: int, num_gpus: float) -> float: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class UniformTraffic:
     """Every GPU of a job that spans racks asks for the same bandwidth for the same share of its time."""
 
@@ -30,23 +18,6 @@ class UniformTraffic:
     def __post_init__(self) -> None:
         if self.bytes_per_s_per_gpu <= 0 or not 0 <= self.share <= 1:
             raise InvalidInput("traffic needs bytes_per_s_per_gpu above 0 and a share within 0..1")
-
-    def demand_bytes_per_s(self, job: int, num_gpus: float) -> float:
-        return self.bytes_per_s_per_gpu * num_gpus
-
-    def communication_share(self, job: int, num_gpus: float) -> float:
-        return self.share
-
-
-def find_traffic(model: NetworkModel, jobs: JobTable) -> tuple[Floats, Floats]:
-    """What every job would send on the GPUs it asks for, and for which share of its time."""
-    gpus = jobs.num_gpus
-    if isinstance(model, UniformTraffic):
-        return model.bytes_per_s_per_gpu * gpus, np.full(len(jobs), float(model.share))
-    counts = [int(count) for count in gpus.tolist()]
-    demand = [model.demand_bytes_per_s(job, count) for job, count in enumerate(counts)]
-    share = [model.communication_share(job, count) for job, count in enumerate(counts)]
-    return np.array(demand, dtype=np.float64), np.array(share, dtype=np.float64)
 
 
 def max_min_rates(
@@ -79,7 +50,7 @@ def max_min_rates(
 class LinkSharing:
     """The jobs that cross racks now; only the jobs connected to a change by shared uplinks are recomputed."""
 
-    def __init__(self, model: NetworkModel, fleet: Fleet) -> None:
+    def __init__(self, model: UniformTraffic, fleet: Fleet) -> None:
         if fleet.rack_uplink_bytes_per_s is None or fleet.nodes_per_rack is None:
             raise InvalidInput("network contention needs the fleet's nodes_per_rack and rack_uplink_bytes_per_s")
         self._model = model
@@ -110,9 +81,6 @@ class LinkSharing:
             touched |= self._on_link[rack]
         return touched
 
-    def touching(self, job: int) -> set[int]:
-        return {job}
-
     def factors(self, touched: Iterable[int]) -> dict[int, float]:
         """The speed of every job connected to these, relative to being alone on the network."""
         group: set[int] = set()
@@ -127,11 +95,8 @@ class LinkSharing:
         if not group:
             return {}
         paths = {job: self._paths[job] for job in sorted(group)}
-        demands = {job: self._model.demand_bytes_per_s(job, self._gpus[job]) for job in paths}
+        demands = {job: self._model.bytes_per_s_per_gpu * self._gpus[job] for job in paths}
         links = {link for path in paths.values() for link in path}
         rates = max_min_rates(demands, paths, dict.fromkeys(links, self._capacity))
-        result = {}
-        for job in paths:
-            share = self._model.communication_share(job, self._gpus[job])
-            result[job] = 1.0 / (1.0 - share + share * demands[job] / rates[job])
-        return result
+        share = self._model.share
+        return {job: 1.0 / (1.0 - share + share * demands[job] / rates[job]) for job in paths}

@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.forecast import fill_in, forecast, resolve
+from traincast.forecast import forecast
+from traincast.noun import noun
+from traincast.plan import decide
+from traincast.resolve import fill_in
 from traincast.schedule._speeds import NO_FIT, SpeedForecast, SpeedKey
 from traincast.spec import Calibration, Question, WorkloadOptions
 from traincast.workers import distribute
@@ -21,12 +24,12 @@ def split_workload(name: str) -> tuple[str, int | None]:
     base, _, batch = name.rpartition("@")
     if not base:
         return name, None
-    if not (batch.isdigit() and int(batch)):
+    if not (batch.isdecimal() and int(batch)):
         raise InvalidInput(f"workload {name!r}: after @ comes the batch per device, such as gpt2@8")
     return base, int(batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ForecastSource:
     """What `traincast.forecast` says about a workload: a catalogue name, a saved graph, a model or a job file (TOML).
 
@@ -111,10 +114,10 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
             if rest:
                 return NO_FIT
             options = WorkloadOptions(batch=batch)
-            whole = resolve(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
+            whole = decide(Question(source=path, workload=options, cluster=table, parallelism={"data": replicas}))
             says_length = bool(whole.job.steps or whole.job.samples or whole.job.epoch_samples)
         else:
-            whole = resolve(
+            whole = decide(
                 Question(
                     source=path,
                     workload=_options(path, batch, source.precision),

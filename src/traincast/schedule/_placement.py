@@ -1,25 +1,39 @@
 """Which GPUs a job gets: the free GPUs of every node, and the rules that pick among them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from traincast.errors import InvalidInput
+from traincast.schedule._loop import BITS, change, fits, low_bit, tightest
 from traincast.spec import Fleet
 
 Placement = tuple[tuple[int, float], ...]
 NODE, RACK, SPINE = 0, 1, 2
-_MILLI = 1000
 _ROUNDING = 1e-6
 
 
-class NodeMap:
-    """Free whole GPUs per node, with one bitmap of nodes per number free, so that best fit is one lookup.
+@dataclass(slots=True, kw_only=True)
+class Span:
+    """The nodes of one pool, `first` to `last`, with `width` GPUs each; where GPUs are only counted, one node has them all.
 
-    Shares of a GPU are kept in thousandths beside the whole GPUs: an opened GPU is no longer free as a whole. CPUs and memory
-    of nodes count for owners that have an entry in `per_gpu`: CPUs and bytes that go with each of their GPUs.
-    """
+    From `bits_at` on lie `words` words of a bitmap of nodes for every number of free GPUs, from `hist_at` on how many such
+    nodes."""
+
+    first: int
+    last: int
+    width: int
+    words: int
+    bits_at: int
+    hist_at: int
+    counted: int
+
+
+class NodeMap:
+    """Free whole GPUs per node (`free`), per pool (`room`), and bitmaps of nodes by number free; `_loop.change` keeps them
+    in step. CPUs and memory of nodes count for owners that have an entry in `per_gpu`: CPUs and bytes that go with each of
+    their GPUs."""
 
     def __init__(self, fleet: Fleet, *, by_count: bool = False) -> None:
         self.fleet = fleet
@@ -28,22 +42,22 @@ class NodeMap:
         self.size: list[int] = []
         self.pool_of: list[int] = []
         self.rack_of: list[int] = []
-        self.free_in_pool: list[int] = []
+        self.room: list[int] = []
         self.up_in_pool: list[int] = []
         self.nodes_in_pool: list[range] = []
-        self.buckets: list[list[int]] = []
+        self.pools: list[Span] = []
+        self.bits: list[int] = []
+        self.hist: list[int] = []
         self.width: list[int] = []
-        self.shares: dict[int, dict[int, int]] = {}
-        self.slot_of: dict[int, int] = {}
         self.down: set[int] = set()
         self.per_gpu: Mapping[int, tuple[float, float]] = {}
         self.free_cpus: list[float] = []
         self.free_memory: list[float] = []
-        first = 0
         for index, pool in enumerate(fleet.pools):
             num_nodes, width = (1, pool.num_gpus) if by_count else (pool.num_nodes, pool.gpus_per_node)
             if not pool.num_nodes:
                 num_nodes = 0
+            first = len(self.free)
             self.free += [width] * num_nodes
             self.size += [width] * num_nodes
             self.free_cpus += [math.inf if pool.cpus_per_node is None else float(pool.cpus_per_node)] * num_nodes
@@ -53,28 +67,45 @@ class NodeMap:
             per_rack = fleet.nodes_per_rack or max(num_nodes, 1)
             offset = (self.rack_of[-1] + 1) if self.rack_of and fleet.nodes_per_rack else 0
             self.rack_of += [offset + node // per_rack for node in range(num_nodes)]
-            self.free_in_pool.append(width * num_nodes)
+            self.room.append(width * num_nodes)
             self.up_in_pool.append(width * num_nodes)
             self.nodes_in_pool.append(range(first, first + num_nodes))
-            bitmaps = [0] * (width + 1)
-            bitmaps[width] = ((1 << num_nodes) - 1) << first
-            self.buckets.append(bitmaps)
             self.width.append(width)
-            first += num_nodes
-        self.rack_masks: dict[int, int] = {}
-        for node, rack in enumerate(self.rack_of):
-            self.rack_masks[rack] = self.rack_masks.get(rack, 0) | (1 << node)
+            words = -(-num_nodes // BITS)
+            self.pools.append(
+                Span(
+                    first=first, last=first + num_nodes, width=width, words=words, bits_at=len(self.bits),
+                    hist_at=len(self.hist), counted=int(by_count),
+                )
+            )  # fmt: skip
+            self.bits += [0] * (0 if by_count else words * (width + 1))
+            self.hist += [0] * (0 if by_count else width + 1)
+        self._count_nodes()
+
+    def _count_nodes(self) -> None:
+        """Bitmaps and counts from the free GPUs of nodes."""
+        self.bits, self.hist = [0] * len(self.bits), [0] * len(self.hist)
+        self.room = [0] * len(self.room)
+        for node, count in enumerate(self.free):
+            pool = self.pool_of[node]
+            span = self.pools[pool]
+            self.room[pool] += count
+            if not span.counted:
+                at = node - span.first
+                self.bits[span.bits_at + count * span.words + at // BITS] |= 1 << (at % BITS)
+                self.hist[span.hist_at + count] += 1
+
+    @property
+    def free_in_pool(self) -> list[int]:
+        return self.room
 
     def copy(self) -> "NodeMap":
         """The same nodes in the same state, to try things on."""
         twin = object.__new__(NodeMap)
         twin.__dict__.update(self.__dict__)
-        twin.free = list(self.free)
-        twin.free_in_pool = list(self.free_in_pool)
+        twin.free, twin.room = list(self.free), list(self.room)
         twin.up_in_pool = list(self.up_in_pool)
-        twin.buckets = [list(bitmaps) for bitmaps in self.buckets]
-        twin.shares = {node: dict(opened) for node, opened in self.shares.items()}
-        twin.slot_of = dict(self.slot_of)
+        twin.bits, twin.hist = list(self.bits), list(self.hist)
         twin.down = set(self.down)
         if self.per_gpu:
             twin.free_cpus, twin.free_memory = list(self.free_cpus), list(self.free_memory)
@@ -111,54 +142,16 @@ class NodeMap:
         twin.width = [self.width_for(owner, pool) for pool in range(len(self.width))]
         return twin
 
-    def share_seen_by(self, owner: int, share: float) -> "NodeMap":
-        """For a share of a GPU: the same nodes without those that lack the CPUs or the memory."""
-        if owner not in self.per_gpu:
-            return self
-        per_cpu, per_byte = self.per_gpu[owner]
-        twin = self.copy()
-        for node in range(len(self.free)):
-            short = self.free_cpus[node] + _ROUNDING < share * per_cpu or self.free_memory[node] + 1 < share * per_byte
-            if short and node not in self.down:
-                twin.buckets[self.pool_of[node]][self.free[node]] &= ~(1 << node)
-                twin.shares.pop(node, None)
-        return twin
-
     def limited(self, most: Sequence[int], free: Sequence[int] | None = None) -> "NodeMap":
-        """The same nodes with at most so many free GPUs on each, none of them opened for shares.
-
-        `free` stands in for what is free now."""
+        """The same nodes with at most so many free GPUs on each; `free` stands in for what is free now."""
         twin = self.copy()
-        twin.shares, twin.slot_of = {}, {}
         twin.free = [max(min(now, limit), 0) for now, limit in zip(free or self.free, most, strict=True)]
-        twin.buckets = [[0] * len(bitmaps) for bitmaps in self.buckets]
-        twin.free_in_pool = [0] * len(self.free_in_pool)
-        for node, count in enumerate(twin.free):
-            pool = self.pool_of[node]
-            twin.free_in_pool[pool] += count
-            if node not in self.down:
-                twin.buckets[pool][count] |= 1 << node
+        twin._count_nodes()
         return twin
-
-    def _change(self, node: int, by: int) -> None:
-        pool = self.pool_of[node]
-        before = self.free[node]
-        after = before + by
-        self.free[node] = after
-        self.free_in_pool[pool] += by
-        if node in self.down:
-            return
-        bitmaps = self.buckets[pool]
-        bit = 1 << node
-        bitmaps[before] ^= bit
-        bitmaps[after] |= bit
 
     def take(self, placement: Placement, owner: int) -> None:
         for node, count in placement:
-            if count < 1:
-                self._take_share(node, round(count * _MILLI), owner)
-            else:
-                self._change(node, -int(count))
+            change(self, node, -int(count))
         if owner in self.per_gpu:
             self._count_beside(placement, owner, -1)
 
@@ -170,80 +163,31 @@ class NodeMap:
 
     def give(self, placement: Placement, owner: int) -> None:
         for node, count in placement:
-            if count < 1:
-                self._give_share(node, round(count * _MILLI), owner)
-            else:
-                self._change(node, int(count))
+            change(self, node, int(count))
         if owner in self.per_gpu:
             self._count_beside(placement, owner, 1)
 
-    def _take_share(self, node: int, need: int, owner: int) -> None:
-        opened = self.shares.setdefault(node, {})
-        fitting = [(left, slot) for slot, left in opened.items() if left >= need]
-        if fitting:
-            left, slot = min(fitting)
-        else:
-            left, slot = _MILLI, min(set(range(self.size[node])) - opened.keys())
-            self._change(node, -1)
-        opened[slot] = left - need
-        self.slot_of[owner] = slot
-
-    def _give_share(self, node: int, need: int, owner: int) -> None:
-        opened = self.shares[node]
-        slot = self.slot_of.pop(owner)
-        opened[slot] += need
-        if opened[slot] == _MILLI:
-            del opened[slot]
-            self._change(node, 1)
-
     def fail(self, node: int) -> None:
-        """Take an emptied node out of service."""
-        pool = self.pool_of[node]
-        self.buckets[pool][self.free[node]] ^= 1 << node
+        """Take an emptied node out of service: a node without free GPUs is never chosen."""
         self.down.add(node)
-        self.free_in_pool[pool] -= self.free[node]
-        self.up_in_pool[pool] -= self.size[node]
-        self.free[node] = 0
-        self.shares.pop(node, None)
+        self.up_in_pool[self.pool_of[node]] -= self.size[node]
+        change(self, node, -self.free[node])
 
     def repair(self, node: int) -> None:
-        pool = self.pool_of[node]
         self.down.discard(node)
-        self.free[node] = self.size[node]
-        self.free_in_pool[pool] += self.size[node]
-        self.up_in_pool[pool] += self.size[node]
-        self.buckets[pool][self.size[node]] |= 1 << node
+        self.up_in_pool[self.pool_of[node]] += self.size[node]
+        change(self, node, self.size[node] - self.free[node])
 
-    def tightest(self, pool: int, need: int, within: int = -1) -> int:
-        """The node with the fewest free GPUs that still holds `need`, lowest number first; -1 if none."""
-        bitmaps = self.buckets[pool]
-        if self.by_count:
-            return self.nodes_in_pool[pool].start if self.free_in_pool[pool] >= need and len(self.free) else -1
-        for free in range(need, self.width[pool] + 1):
-            nodes = bitmaps[free] & within
-            if nodes:
-                return (nodes & -nodes).bit_length() - 1
-        return -1
-
-    def widest(self, pool: int, need: int, skip: int = 0) -> int:
-        """The node with the most free GPUs, if it holds `need`; `skip` masks nodes already chosen."""
-        bitmaps = self.buckets[pool]
-        for free in range(self.width[pool], need - 1, -1):
-            nodes = bitmaps[free] & ~skip
-            if nodes:
-                return (nodes & -nodes).bit_length() - 1
-        return -1
-
-    def share_node(self, pool: int, share: float) -> int:
-        """The node with the tightest opened GPU for this share, else the tightest node with a whole GPU."""
-        need = round(share * _MILLI)
-        best, best_left = -1, _MILLI + 1
-        for node, opened in self.shares.items():
-            if self.pool_of[node] == pool and node not in self.down:
-                for left in opened.values():
-                    if need <= left < best_left:
-                        best, best_left = node, left
-        return best if best >= 0 else self.tightest(pool, 1)
+    def nodes_with(self, pool: int, free: int) -> Iterator[int]:
+        """The nodes with so many free GPUs, lowest number first."""
+        span = self.pools[pool]
+        if self.hist[span.hist_at + free]:
+            base = span.bits_at + free * span.words
+            for word in range(span.words):
+                bits = self.bits[base + word]
+                while bits:
+                    yield span.first + word * BITS + low_bit(bits)
+                    bits &= bits - 1
 
     def locality(self, placement: Placement) -> int:
         if len(placement) <= 1:
@@ -260,155 +204,103 @@ class Placer(Protocol):
 
     def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None: ...
 
-    def could_ever(self, nodes: NodeMap, num_gpus: float, pool: int) -> bool: ...
+
+Rule = Callable[[NodeMap, int, int], "Placement | None"]
 
 
-def _full_nodes(bitmap: int, count: int) -> list[int] | None:
-    if bitmap.bit_count() < count:
+@dataclass(frozen=True, slots=True)
+class ByRule:
+    name: str
+    rule: Rule
+
+    def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None:
+        return None if num_gpus > nodes.room[pool] else self.rule(nodes, int(num_gpus), pool)
+
+
+def consolidate(nodes: NodeMap, count: int, pool: int) -> Placement | None:
+    """As few nodes as possible: the tightest node that fits; larger jobs get empty nodes and the tightest one for the rest."""
+    return _consolidate(nodes, count, pool, list(range(nodes.width[pool] + 1)))
+
+
+def consolidate_wide(nodes: NodeMap, count: int, pool: int) -> Placement | None:
+    """The same, but the rest goes to the node with most free GPUs, as Helios does."""
+    return _consolidate(nodes, count, pool, list(range(nodes.width[pool], -1, -1)))
+
+
+def _consolidate(nodes: NodeMap, count: int, pool: int, rest_levels: Sequence[int]) -> Placement | None:
+    width = nodes.width[pool]
+    if nodes.by_count:
+        return count_gpus(nodes, count, pool)
+    if count <= width:
+        node = tightest(nodes, pool, count)
+        return None if node < 0 else ((node, count),)
+    if width == nodes.pools[pool].width and not fits(nodes, pool, count):
         return None
-    chosen = []
-    for _ in range(count):
-        chosen.append((bitmap & -bitmap).bit_length() - 1)
-        bitmap &= bitmap - 1
-    return chosen
-
-
-def _by_total(nodes: NodeMap, num_gpus: float, pool: int) -> bool:
-    return num_gpus <= sum(nodes.size[node] for node in nodes.nodes_in_pool[pool])
-
-
-@dataclass(frozen=True, slots=True)
-class Consolidated:
-    """As few nodes as possible: the tightest node that fits; larger jobs get empty nodes and one for the rest.
-
-    `rest="widest"` gives the remainder to the node with most free GPUs instead of the tightest (as Helios does).
-    """
-
-    name: str = "consolidated"
-    rest: str = "tightest"
-
-    def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None:
-        if num_gpus < 1:
-            node = nodes.share_node(pool, num_gpus)
-            return None if node < 0 else ((node, num_gpus),)
-        count = int(num_gpus)
-        width = nodes.width[pool]
-        if count > nodes.free_in_pool[pool]:
+    num_full, rest = divmod(count, width)
+    empty = nodes.nodes_with(pool, width)
+    chosen = [node for node, _ in zip(empty, range(num_full), strict=False)]
+    if len(chosen) < num_full:
+        return None
+    placement: list[tuple[int, float]] = [(node, float(width)) for node in chosen]
+    if rest:
+        taken = set(chosen)
+        found = (
+            node for free in rest_levels if free >= rest for node in nodes.nodes_with(pool, free) if node not in taken
+        )
+        node = next(found, -1)
+        if node < 0:
             return None
-        if count <= width:
-            node = nodes.tightest(pool, count)
-            return None if node < 0 else ((node, count),)
-        num_full, rest = divmod(count, width)
-        chosen = _full_nodes(nodes.buckets[pool][width], num_full)
-        if chosen is None:
-            return None
-        placement = [(node, float(width)) for node in chosen]
-        if rest:
-            taken = sum(1 << node for node in chosen)
-            if self.rest == "widest":
-                node = nodes.widest(pool, rest, taken)
-            else:
-                node = nodes.tightest(pool, rest, ~taken)
-            if node < 0:
-                return None
-            placement.append((node, rest))
-        return tuple(placement)
-
-    def could_ever(self, nodes: NodeMap, num_gpus: float, pool: int) -> bool:
-        return _by_total(nodes, num_gpus, pool)
+        placement.append((node, rest))
+    return tuple(placement)
 
 
-@dataclass(frozen=True, slots=True)
-class AnyGpus:
+def count_gpus(nodes: NodeMap, count: int, pool: int) -> Placement | None:
     """GPUs are counted, not located: a job fits when enough are free."""
-
-    name: str = "count"
-
-    def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None:
-        if num_gpus < 1:
-            node = nodes.share_node(pool, num_gpus)
-            return None if node < 0 else ((node, num_gpus),)
-        if num_gpus > nodes.free_in_pool[pool]:
-            return None
-        if not nodes.by_count:
-            raise InvalidInput("placement by count needs a node map by count; use `spread` for real nodes")
-        return ((nodes.nodes_in_pool[pool].start, num_gpus),)
-
-    def could_ever(self, nodes: NodeMap, num_gpus: float, pool: int) -> bool:
-        return _by_total(nodes, num_gpus, pool)
+    if not nodes.by_count:
+        raise InvalidInput("placement by count needs a node map by count; use `spread` for real nodes")
+    return ((nodes.nodes_in_pool[pool].start, float(count)),)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+def spread(nodes: NodeMap, count: int, pool: int) -> Placement | None:
     """Any free GPUs, from the emptiest nodes first: never waits for locality."""
-
-    name: str = "spread"
-
-    def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None:
-        if num_gpus < 1:
-            node = nodes.share_node(pool, num_gpus)
-            return None if node < 0 else ((node, num_gpus),)
-        return _fill(nodes, int(num_gpus), pool, within=-1)
-
-    def could_ever(self, nodes: NodeMap, num_gpus: float, pool: int) -> bool:
-        return _by_total(nodes, num_gpus, pool)
+    return _fill(nodes, count, pool, None)
 
 
-def _fill(nodes: NodeMap, count: int, pool: int, *, within: int) -> Placement | None:
+def _fill(nodes: NodeMap, count: int, pool: int, rack: int | None) -> Placement | None:
+    if nodes.by_count:
+        return count_gpus(nodes, count, pool)
     placement: list[tuple[int, float]] = []
     for free in range(nodes.width[pool], 0, -1):
-        bitmap = nodes.buckets[pool][free] & within
-        while bitmap and count:
-            node = (bitmap & -bitmap).bit_length() - 1
-            bitmap &= bitmap - 1
+        for node in nodes.nodes_with(pool, free):
+            if rack is not None and nodes.rack_of[node] != rack:
+                continue
             placement.append((node, min(free, count)))
             count -= min(free, count)
-        if not count:
-            return tuple(placement)
+            if not count:
+                return tuple(placement)
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyAware:
+def nearest(nodes: NodeMap, count: int, pool: int) -> Placement | None:
     """The nearest GPUs that are free now: one node if possible, else one rack (the tightest), else any nodes."""
-
-    name: str = "topology"
-
-    def place(self, nodes: NodeMap, num_gpus: float, pool: int) -> Placement | None:
-        if num_gpus < 1:
-            node = nodes.share_node(pool, num_gpus)
-            return None if node < 0 else ((node, num_gpus),)
-        count = int(num_gpus)
-        if count > nodes.free_in_pool[pool]:
-            return None
-        if count <= nodes.width[pool]:
-            node = nodes.tightest(pool, count)
-            if node >= 0:
-                return ((node, count),)
-        best: tuple[int, int] | None = None
-        span = nodes.nodes_in_pool[pool]
-        for rack, mask in nodes.rack_masks.items():
-            if nodes.pool_of[mask.bit_length() - 1] != pool and nodes.fleet.nodes_per_rack:
-                continue
-            free = sum(
-                width * (bitmap & mask).bit_count() for width, bitmap in enumerate(nodes.buckets[pool]) if bitmap
-            )
-            if free >= count and (best is None or free < best[0]):
-                best = (free, rack)
-        within = nodes.rack_masks[best[1]] if best else ((1 << len(span)) - 1) << span.start
-        return _fill(nodes, count, pool, within=within)
-
-    def could_ever(self, nodes: NodeMap, num_gpus: float, pool: int) -> bool:
-        return _by_total(nodes, num_gpus, pool)
+    if nodes.by_count:
+        return count_gpus(nodes, count, pool)
+    if count <= nodes.width[pool]:
+        node = tightest(nodes, pool, count)
+        if node >= 0:
+            return ((node, count),)
+    free: dict[int, int] = {}
+    for node in nodes.nodes_in_pool[pool]:
+        free[nodes.rack_of[node]] = free.get(nodes.rack_of[node], 0) + nodes.free[node]
+    best = min(((room, rack) for rack, room in free.items() if room >= count), default=None)
+    return _fill(nodes, count, pool, None if best is None else best[1])
 
 
+CONSOLIDATED = ByRule("consolidated", consolidate)
+COUNT = ByRule("count", count_gpus)
 PLACERS: dict[str, Placer] = {
-    "consolidated": Consolidated(),
-    "count": AnyGpus(),
-    "spread": Spread(),
-    "topology": TopologyAware(),
+    "consolidated": CONSOLIDATED,
+    "count": COUNT,
+    "spread": ByRule("spread", spread),
+    "topology": ByRule("topology", nearest),
 }
-
-
-def nodes_of(placement: Placement) -> Sequence[int]:
-    return [node for node, _ in placement]

@@ -1,137 +1,67 @@
-"""Programs of shares: rows built as a block per job, solved by `kernels.find_shares`, by Clarabel where that gets lost."""
+"""Programs of shares, solved by Clarabel (Goulart and Chen, 2024): an interior point, which lies in the middle of many
+optima."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traincast.errors import MissingExtra, TraincastError
-from traincast.schedule import _kernels as kernels
-from traincast.schedule._jobs import Floats
-from traincast.schedule._rounds import Shareholders
+from traincast.schedule._jobs import Floats, Ints
 
-_TIME, _OWN, _CONE = 0, 1, 2
-"""Which local row of a job is what: its time, its own row, the first of its cone's three."""
+if TYPE_CHECKING:
+    from traincast.schedule._shares import Shareholders
+
+Entries = tuple[Ints, Ints, Floats]
+"""Rows, columns and values of a part of the matrix."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareProgram:
-    """Minimise `costs x` under the rows that `kernels.blocks` describes; `types` are the columns of the shares."""
+    """Shares of jobs on types that hold anything: none below 0, those of a job at most 1, those of a type at most what it holds.
+    Behind the shares lie `num_more` variables. Rows `A x <= b` and cones of three rows are added part by part."""
 
-    types: Any
-    diag: Floats
-    dense: Floats
-    caps: Floats
-    last: Floats
-    costs: Floats
-    bounds: Floats
+    def __init__(self, holders: "Shareholders", *, num_more: int = 0) -> None:
+        self.types = np.flatnonzero(holders.capacity > 0)
+        self.num_jobs, self.num_types = len(holders.jobs), len(self.types)
+        self.size = self.num_jobs * self.num_types
+        self.costs = np.zeros(self.size + num_more)
+        self._entries: list[Entries] = []
+        self._bounds: list[Floats] = []
+        self._num_rows = 0
+        shares = np.arange(self.size)
+        jobs = np.repeat(np.arange(self.num_jobs), self.num_types)
+        self.add((shares, shares, np.full(self.size, -1.0)), bounds=np.zeros(self.size))
+        self.add((jobs, shares, np.ones(self.size)), bounds=np.ones(self.num_jobs))
+        held = np.repeat(holders.num_gpus, self.num_types)
+        self.add((shares % self.num_types, shares, held), bounds=holders.capacity[self.types])
 
-    @classmethod
-    def build(cls, holders: Shareholders, *, num_local: int, cones: bool = False) -> "ShareProgram":
-        """No share below 0, a job's shares at most 1, those of a type at most what it holds; types that hold nothing
-        have no part in it."""
-        types = np.flatnonzero(holders.capacity > 0)
-        num_jobs, num_types = len(holders.jobs), len(types)
-        num_own = num_types + cones
-        dense = np.zeros((num_jobs, num_local, num_own))
-        dense[:, _TIME, :num_types] = 1.0
-        bounds = np.zeros(num_jobs * (num_types + num_local) + num_types)
-        bounds[num_types + _TIME : len(bounds) - num_types : num_types + num_local] = 1.0
-        bounds[len(bounds) - num_types :] = holders.capacity[types]
-        return cls(
-            types=types,
-            diag=np.full((num_jobs, num_types), -1.0),
-            dense=dense,
-            caps=np.repeat(holders.num_gpus, num_types).reshape(num_jobs, num_types),
-            last=np.full(num_jobs, -1.0 if cones else 0.0),
-            costs=np.zeros(num_jobs * num_own + cones),
-            bounds=bounds,
-        )
+    def add(self, *parts: Entries, bounds: Floats) -> None:
+        for rows, columns, values in parts:
+            self._entries.append((rows + self._num_rows, columns, values))
+        self._bounds.append(bounds)
+        self._num_rows += len(bounds)
 
-    @property
-    def num_cones(self) -> int:
-        return self.dense.shape[0] if self.dense.shape[2] > self.diag.shape[1] else 0
+    def by_job(self, values: Floats, *, every: int = 1, offset: int = 0) -> Entries:
+        """One row per job over its shares."""
+        rows = offset + every * np.repeat(np.arange(self.num_jobs), self.num_types)
+        return rows, np.arange(self.size), values[:, self.types].ravel()
 
-    def bound(self, local: int, values: Any) -> None:
-        """Set the right side of one local row of every job."""
-        num_types = self.diag.shape[1]
-        stride = num_types + self.dense.shape[1]
-        self.bounds[num_types + local : len(self.bounds) - num_types : stride] = values
-
-    def solve(self) -> Floats | None:
-        """Shares of every job on every type of `types`, or None if there are none."""
-        x = self._find()
-        if x is None:
-            return None
-        num_jobs, num_types = self.diag.shape
-        own = x[: self.dense.shape[2] * num_jobs].reshape(num_jobs, -1)[:, :num_types]
-        return np.asarray(own.clip(0.0, 1.0))
-
-    def _find(self) -> Floats | None:
-        num_jobs, num_local, num_own = self.dense.shape
-        num_types = self.diag.shape[1]
-        find, shell = kernels.pick("find_shares", (num_types, num_local, num_own), num_jobs)
-        num_x, num_z, num_cones = len(self.costs), len(self.bounds), self.num_cones
-        block = num_jobs * num_own * num_own
-        small = 2 * num_own * (num_own + 1)
-        sizes = (4 * num_cones, self.dense.size, block, block, num_jobs, small, num_jobs + num_own, num_z)
-        room = np.ones(9 * num_x + 13 * num_z + sum(sizes))
-        parts, begin = [], 0
-        for size in (*(num_x,) * 9, *(num_z,) * 13, *sizes):
-            parts.append(shell(room[begin : begin + size]))
-            begin += size
-        over_x, over_z, (cones, *factors) = parts[:9], parts[9:22], parts[22:]
-        # The lengths of tuples are known to the compiler, which unrolls the loops over them.
-        shape = (num_jobs, (0,) * num_types, (0,) * num_local, (0,) * (num_own - num_types))
-        matrix = tuple(shell(part.ravel().copy()) for part in (self.diag, self.dense, self.caps, self.last))
-        scales = (over_x[0], over_z[0], over_x[1], over_z[1])
-        point = (over_x[2], over_z[2], over_z[3])
-        work = (tuple(over_x[3:]), tuple(over_z[4:]), cones, tuple(factors))
-        try:
-            answer = find(shape, matrix, shell(self.costs.copy()), shell(self.bounds.copy()), scales, point, work)
-        except (ZeroDivisionError, ValueError):  # in machine code these are not numbers, and end in LOST too
-            answer = kernels.LOST
-        if answer == kernels.IMPOSSIBLE:
-            return None
-        return np.asarray(over_x[2]) if answer == kernels.FOUND else self._ask_clarabel()
-
-    def _ask_clarabel(self) -> Floats | None:
+    def solve(self, num_cones: int = 0) -> Floats | None:
+        """All variables, or None if no shares meet the rows; the last rows are the cones."""
         try:
             import clarabel
             from scipy import sparse
         except ImportError as error:
             raise MissingExtra("clarabel", "schedule", "sharing by optimisation") from error
-        num_jobs, num_local, num_own = self.dense.shape
-        num_types = self.diag.shape[1]
-        linear = num_local - (3 if self.num_cones else 0)
-        first = num_own * np.arange(num_jobs)
-        shares = (first[:, None] + np.arange(num_types)).ravel()
-        rows = [np.arange(num_jobs * num_types), num_jobs * num_types + np.tile(np.arange(num_types), num_jobs)]
-        cols, values = [shares, shares], [self.diag.ravel(), self.caps.ravel()]
-        count = num_jobs * num_types + num_types
-        bounds = self.bounds[: num_jobs * (num_types + num_local)].reshape(num_jobs, -1)
-        order = [bounds[:, :num_types].ravel(), self.bounds[len(self.bounds) - num_types :]]
-        for local in (range(linear), range(linear, num_local)):  # cones come last
-            part = self.dense[:, local, :]
-            height = len(local)
-            rows.append(count + np.repeat(np.arange(num_jobs * height), num_own))
-            cols.append((first[:, None, None] + np.broadcast_to(np.arange(num_own), part.shape)).ravel())
-            values.append(part.ravel())
-            if self.num_cones and not local.start:
-                rows.append(count + np.arange(num_jobs) * height + _OWN)
-                cols.append(np.full(num_jobs, len(self.costs) - 1))
-                values.append(self.last)
-            order.append(bounds[:, num_types + local.start : num_types + local.stop].ravel())
-            count += num_jobs * height
-        matrix = sparse.csc_matrix(
-            (np.concatenate(values), (np.concatenate(rows), np.concatenate(cols))), shape=(count, len(self.costs))
-        )
-        kinds = [clarabel.NonnegativeConeT(count - 3 * self.num_cones)]
-        kinds += [clarabel.SecondOrderConeT(3)] * self.num_cones
+        rows, columns, values = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        matrix = sparse.csc_matrix((values, (rows, columns)), shape=(self._num_rows, len(self.costs)))
+        cones: Sequence[object] = [clarabel.NonnegativeConeT(self._num_rows - 3 * num_cones)]
+        cones = [*cones, *[clarabel.SecondOrderConeT(3)] * num_cones]
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         nothing = sparse.csc_matrix((len(self.costs), len(self.costs)))
-        solution = clarabel.DefaultSolver(nothing, self.costs, matrix, np.concatenate(order), kinds, settings).solve()
+        solver = clarabel.DefaultSolver(nothing, self.costs, matrix, np.concatenate(self._bounds), cones, settings)
+        solution = solver.solve()
         status = str(solution.status)
         if "Infeasible" in status:
             return None
@@ -139,42 +69,60 @@ class ShareProgram:
             raise TraincastError(f"the solver ended with {status}; report this trace")
         return np.asarray(solution.x)
 
+    def shares(self, found: Floats | None, num_types: int) -> Floats | None:
+        """What was found, by job and type; types that hold nothing have no shares."""
+        if found is None:
+            return None
+        shares = np.zeros((self.num_jobs, num_types))
+        shares[:, self.types] = found[: self.size].reshape(self.num_jobs, -1).clip(0.0, 1.0)
+        return shares
+
 
 def share_by_rows(
-    holders: Shareholders, *, worth: Floats | None = None, rates: Floats | None = None, least: Floats | None = None
+    holders: "Shareholders", *, worth: Floats | None = None, rates: Floats | None = None, least: Floats | None = None
 ) -> Floats | None:
     """Shares of the most `worth`; with `rates`, every job also reaches the rate of `least`. None if that cannot be."""
-    program = ShareProgram.build(holders, num_local=1 if rates is None else 2)
+    program = ShareProgram(holders)
     if worth is not None:
         program.costs[:] = -worth[:, program.types].ravel()
     if rates is not None and least is not None:
-        program.dense[:, _OWN, :] = -rates[:, program.types]
-        program.bound(_OWN, -least)
-    return _spread(holders, program, program.solve())
+        program.add(program.by_job(-rates), bounds=-least)
+    num_types = holders.rates.shape[1]
+    return program.shares(program.solve(), num_types)
 
 
-def share_by_finish(holders: Shareholders, *, rates: Floats, work: Floats, begun: Floats) -> Floats | None:
+def raise_level(holders: "Shareholders", worth: Floats) -> tuple[float, Floats]:
+    """The largest level that `worth` times shares reaches for every job, and shares that reach it."""
+    program = ShareProgram(holders, num_more=1)
+    jobs = np.arange(program.num_jobs)
+    level = (jobs, np.full(program.num_jobs, program.size), np.ones(program.num_jobs))
+    program.add(program.by_job(-worth), level, bounds=np.zeros(program.num_jobs))
+    program.costs[-1] = -1.0
+    found = program.solve()
+    shares = program.shares(found, worth.shape[1])
+    if found is None or shares is None:
+        raise TraincastError("no common level of the jobs was found; report this trace")
+    return float(found[-1]), shares
+
+
+def share_by_finish(holders: "Shareholders", *, rates: Floats, work: Floats, begun: Floats) -> Floats | None:
     """Shares that make the largest `begun + work / rate` least.
 
     The time u a step takes is a variable of its own, with u * rate >= 1 as a second-order cone: (u + a, u - a, 2) in
     the cone means u * a >= 1. Rates stay in steps per second, as in Gavel: this cone's middle, unlike that of linear
     rows, depends on the units.
     """
-    program = ShareProgram.build(holders, num_local=5, cones=True)
-    num_types = len(program.types)
-    program.dense[:, _OWN, num_types] = work
-    program.bound(_OWN, -begun)
-    program.dense[:, _CONE, :num_types] = -rates[:, program.types]
-    program.dense[:, _CONE + 1, :num_types] = rates[:, program.types]
-    program.dense[:, _CONE : _CONE + 2, num_types] = -1.0
-    program.bound(_CONE + 2, 2.0)
+    program = ShareProgram(holders, num_more=len(holders.jobs) + 1)
+    count = program.num_jobs
+    jobs, times = np.arange(count), program.size + np.arange(count)
+    last = np.full(count, program.size + count)
+    program.add((jobs, times, work), (jobs, last, np.full(count, -1.0)), bounds=-begun)
+    minus = np.full(count, -1.0)
+    program.add(
+        program.by_job(-rates, every=3), program.by_job(rates, every=3, offset=1),
+        (3 * jobs, times, minus), (3 * jobs + 1, times, minus),
+        bounds=np.tile([0.0, 0.0, 2.0], count),
+    )  # fmt: skip
     program.costs[-1] = 1.0
-    return _spread(holders, program, program.solve())
-
-
-def _spread(holders: Shareholders, program: ShareProgram, found: Floats | None) -> Floats | None:
-    if found is None or len(program.types) == holders.rates.shape[1]:
-        return found
-    shares = np.zeros_like(holders.rates)
-    shares[:, program.types] = found
-    return shares
+    num_types = holders.rates.shape[1]
+    return program.shares(program.solve(num_cones=count), num_types)

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypedDict, runtime_checkable
+from dataclasses import field
+from typing import Protocol, runtime_checkable
 
+from traincast.noun import noun
 from traincast.schedule._estimators import EXACT, Estimator
 from traincast.schedule._hazards import FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._network import NetworkModel
-from traincast.schedule._placement import Consolidated, NodeMap, Placer
+from traincast.schedule._network import UniformTraffic
+from traincast.schedule._placement import CONSOLIDATED, NodeMap, Placer
 from traincast.schedule._speeds import PerfModel, SameSpeed
 from traincast.spec import Fleet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Compat:
     """Named departures from clean semantics that other simulators need to be matched to the second.
 
@@ -32,45 +33,28 @@ class Compat:
 CLEAN = Compat()
 
 
-class RunOptions(TypedDict, total=False):
-    """What `simulate_cluster` may be told; every option is a field of `Conditions`, which says what it means."""
-
-    placer: Placer | None
-    perf: PerfModel | None
-    estimator: Estimator
-    overheads: Overheads | None
-    failures: FailureModel | None
-    network: NetworkModel | None
-    compat: Compat
-    until_s: float
-    kill_at_limit: bool
-    record: bool
-    progress: Callable[[int], None] | None
-    engine: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Conditions:
     """Everything about a run but its jobs and its policy.
 
     `until_s` ends the run; what is left is unfinished. `kill_at_limit` ends a job that runs longer than its user asked for.
-    `record` keeps who held which nodes when. `engine`: in "compiled" and "interpreted" the event loop
-    decides by rules over columns, with and without numba; in "called" it asks the policy, written as an object, after every
-    moment; "auto" takes the rules wherever the policy has them.
+    `record` keeps who held which nodes when. `progress` hears how many more jobs have ended, `notify` what takes long. `engine`:
+    the loop is compiled where that pays ("auto"), always ("compiled", refused where it cannot be) or never ("interpreted").
     """
 
     fleet: Fleet
-    placer: Placer = field(default_factory=Consolidated)
+    placer: Placer = CONSOLIDATED
     perf: PerfModel = field(default_factory=SameSpeed)
     estimator: Estimator = EXACT
     overheads: Overheads = field(default_factory=Overheads)
     failures: FailureModel | None = None
-    network: NetworkModel | None = None
+    network: UniformTraffic | None = None
     compat: Compat = CLEAN
     until_s: float = math.inf
     kill_at_limit: bool = False
     record: bool = False
     progress: Callable[[int], None] | None = None
+    notify: Callable[[str], None] | None = None
     engine: str = "auto"
 
 
@@ -112,12 +96,3 @@ class ElasticView(Protocol):
     def remaining_s(self, job: int, now_s: float) -> float: ...
 
     def bounds(self, job: int) -> tuple[int, int]: ...
-
-
-@runtime_checkable
-class Packing(Protocol):
-    """A policy that may put two jobs on the same GPUs when none are free."""
-
-    def packed_rate(self, job: int, other: int) -> float:
-        """Speed of each of the two relative to running alone; 0 forbids the pair."""
-        ...

@@ -4,12 +4,16 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.schedule._floor import Floor
+from traincast.noun import noun
 from traincast.schedule._jobs import Floats
-from traincast.schedule._placement import Consolidated, NodeMap, Placement
+from traincast.schedule._placement import CONSOLIDATED, NODE, NodeMap, Placement
+
+if TYPE_CHECKING:
+    from traincast.schedule._floor import Floor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,35 +29,35 @@ class Reservation:
 
     def take(self, placement: Placement, *, beside: tuple[float, float]) -> None:
         for node, count in placement:
-            self.spare[node] -= math.ceil(count)
+            self.spare[node] -= int(count)
             self.spare_cpus[node] -= beside[0] * count
             self.spare_memory[node] -= beside[1] * count
 
 
 def place_job(
-    floor: Floor, nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int] | None = None
+    floor: "Floor", nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int] | None = None
 ) -> Placement | None:
     """A place for the job in the first pool, fastest first, that has one on these nodes."""
-    seen = nodes.seen_by(job) if num_gpus >= 1 else nodes.share_seen_by(job, num_gpus)
+    seen = nodes.seen_by(job)
     for pool in floor.pools(job) if pools is None else pools:
         placement = floor.placer.place(seen, num_gpus, pool)
-        if placement is not None and (floor.same_speed or floor.rate_at(job, placement, num_gpus) > 0):
+        if placement is not None and (floor.same_speed or floor.rate_of(job, placement) > 0):
             return placement
     return None
 
 
-def reserve(floor: Floor, job: int, now_s: float) -> Reservation | None:
+def reserve(floor: "Floor", job: int, now_s: float) -> Reservation | None:
     """The first moment at which the placement rule finds nodes for the job, as running jobs are believed to end.
 
     None if it never does, which happens while nodes are down.
     """
     nodes = floor.nodes.copy()
-    ends = sorted((floor.believed_end(other, now_s), other) for other in floor.running)
+    ends = [max(key, now_s) for key in floor.run_keys]
     at = 0
     while at < len(ends):
-        begin_s = ends[at][0]
-        while at < len(ends) and ends[at][0] == begin_s:
-            nodes.give(floor.where[ends[at][1]], ends[at][1])
+        begin_s = ends[at]
+        while at < len(ends) and ends[at] == begin_s:
+            nodes.give(floor.where(floor.run_jobs[at]), floor.run_jobs[at])
             at += 1
         placement = place_job(floor, nodes, job, floor.num_gpus[job])
         if placement is not None:
@@ -68,21 +72,26 @@ def reserve(floor: Floor, job: int, now_s: float) -> Reservation | None:
     return None
 
 
-def find_beside(floor: Floor, job: int, reservation: Reservation) -> Placement | None:
+def find_beside(floor: "Floor", job: int, reservation: Reservation) -> Placement | None:
     """Free nodes for a job that will still run when the reservation begins, so that it holds none of the reserved GPUs."""
     nodes = floor.nodes.limited(reservation.spare)
     if nodes.per_gpu:
         nodes.free_cpus = [min(pair) for pair in zip(nodes.free_cpus, reservation.spare_cpus, strict=True)]
         nodes.free_memory = [min(pair) for pair in zip(nodes.free_memory, reservation.spare_memory, strict=True)]
-    num_gpus = floor.num_gpus[job]
-    # A share of a GPU counts as the whole GPU, because the reservation may need all of it.
-    placement = place_job(floor, nodes, job, max(num_gpus, 1.0))
-    if placement is None or num_gpus >= 1:
-        return placement
-    return ((placement[0][0], num_gpus),)
+    return place_job(floor, nodes, job, floor.num_gpus[job])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _shortest_s(floor: "Floor", job: int, pools: Sequence[int]) -> float:
+    """How long the rest of a job is believed to take at its best on these pools."""
+    guess, gpus = float(floor.job[job].guess), floor.num_gpus[job]
+    if floor.same_speed:
+        return guess / floor.useful
+    widths = {pool: floor.nodes.width_for(job, pool) for pool in pools}
+    best = max(floor.perf.rate(job, pool, gpus, NODE if gpus <= width else 1) for pool, width in widths.items())
+    return guess / (best * floor.useful)
+
+
+@noun
 class Booking:
     begin_s: float
     end_s: float
@@ -97,7 +106,7 @@ class Plan:
     node fails, is the plan made anew.
     """
 
-    def __init__(self, floor: Floor, now_s: float) -> None:
+    def __init__(self, floor: "Floor", now_s: float) -> None:
         self._floor = floor
         self.bookings: dict[int, Booking] = {}
         self._lay_out(now_s)
@@ -109,7 +118,7 @@ class Plan:
         self._times = [now_s]
         rows = [self._state(nodes)]
         for end_s, job in sorted((floor.believed_end(other, now_s), other) for other in floor.running):
-            nodes.give(floor.where[job], job)
+            nodes.give(floor.where(job), job)
             if end_s == self._times[-1]:
                 rows[-1] = self._state(nodes)
             else:
@@ -127,7 +136,7 @@ class Plan:
         """Give what a placement holds to rows of states (sign 1), or take it."""
         beside = self._floor.nodes.per_gpu.get(job, (0.0, 0.0))
         for node, count in placement:
-            rows[:, 0, node] += sign * math.ceil(count)
+            rows[:, 0, node] += sign * int(count)
             if rows.shape[1] > 1:
                 rows[:, 1, node] += sign * beside[0] * count
                 rows[:, 2, node] += sign * beside[1] * count
@@ -197,7 +206,7 @@ class Plan:
     def _earliest(self, job: int) -> Booking | None:
         """The first step from which on the job has nodes for as long as it is believed to run on them."""
         floor = self._floor
-        need = max(floor.num_gpus[job], 1.0)
+        need = floor.num_gpus[job]
         pools = floor.pools(job)
         enough = np.zeros(len(self._times), dtype=bool)
         for pool in pools:
@@ -214,7 +223,7 @@ class Plan:
 
     def _book_at(self, job: int, begin: int, need: float, pools: Sequence[int]) -> Booking | None:
         floor, begin_s = self._floor, self._times[begin]
-        lasts_s = max(floor.shortest_s(job, pools), 0.0)
+        lasts_s = max(_shortest_s(floor, job, pools), 0.0)
         while True:
             last = max(bisect.bisect_left(self._times, begin_s + lasts_s), begin + 1)
             window = self._free[begin:last].min(axis=0)
@@ -241,7 +250,7 @@ class Plan:
             if free.sum() < need:
                 continue
             width = floor.nodes.width_for(job, pool)
-            if not isinstance(floor.placer, Consolidated):
+            if floor.placer is not CONSOLIDATED:
                 return True
             if (free >= need).any() if need <= width else (free >= width).sum() >= need // width:
                 return True
@@ -255,9 +264,9 @@ class Plan:
             booking = self.bookings.get(job)
             if booking is None or booking.begin_s > now_s:
                 continue
-            if all(free[node] >= math.ceil(count) for node, count in booking.placement):
+            if all(free[node] >= int(count) for node, count in booking.placement):
                 for node, count in booking.placement:
-                    free[node] -= math.ceil(count)
+                    free[node] -= int(count)
                 found.append((job, booking.placement))
         return found
 

@@ -1,21 +1,56 @@
-"""Shares of GPU time by optimisation: max-min fairness, makespan, finish-time fairness and cost (Gavel's objectives).
+"""Shares of GPU time by optimisation: max-min fairness, makespan, finish-time fairness and cost (Narayanan et al., 2020)."""
 
-These programs have many optima; the answer is an interior point's, which lies in the middle of them. Max-min programs have
-their own (`kernels.program`), the others follow Clarabel's path (`kernels.embedding`).
-"""
-
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from traincast.errors import TraincastError
-from traincast.schedule import _kernels as kernels
-from traincast.schedule._jobs import Floats
-from traincast.schedule._programs import share_by_finish, share_by_rows
-from traincast.schedule._rounds import FastestFirstInFirstOut, Shareholders, SharePolicy
+from traincast.noun import noun
+from traincast.schedule._jobs import Floats, Ints
+from traincast.schedule._programs import raise_level, share_by_finish, share_by_rows
+
+
+@noun
+class Shareholders:
+    """The active jobs when shares are decided; `rates[i, k]` is job i's steps per second on type k."""
+
+    jobs: Ints
+    rates: Floats
+    num_gpus: Floats
+    weights: Floats
+    waited_s: Floats
+    steps_left: Floats
+    capacity: Floats
+    usd_per_gpu_s: Floats
+
+
+@runtime_checkable
+class SharePolicy(Protocol):
+    """Answers the share of time each job gets on each type; a policy may keep memory between calls of one run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def head_only(self) -> bool: ...
+
+    def begin(self) -> Callable[[Shareholders], Floats]: ...
+
+
+def in_order(holders: Shareholders) -> Floats:
+    """In order of arrival, each on the fastest type with room, the last of equals; stops at the first that fits nowhere."""
+    shares, free = np.zeros_like(holders.rates), holders.capacity.copy()
+    for job, gpus in enumerate(holders.num_gpus.tolist()):
+        room = [kind for kind in range(len(free) - 1, -1, -1) if free[kind] >= gpus]
+        if not room:
+            break
+        best = max(room, key=lambda kind: holders.rates[job, kind])
+        if holders.rates[job, best] > 0:
+            shares[job, best] = 1.0
+            free[best] -= gpus
+    return shares
 
 
 def _usable(holders: Shareholders) -> Floats:
@@ -26,28 +61,7 @@ def _usable(holders: Shareholders) -> Floats:
 def _max_min(holders: Shareholders, rates: Floats) -> Floats:
     fair = rates @ (holders.capacity / holders.capacity.sum())
     worth = rates * (holders.num_gpus / holders.weights / np.where(fair > 0, fair, 1.0))[:, None]
-    return _raise_level(holders, worth)[1]
-
-
-def _raise_level(holders: Shareholders, worth: Floats, *, close: float = 1e-6) -> tuple[float, Floats]:
-    """The largest level that `worth` times shares reaches for every job, and shares in the middle of those that do. The
-    level is reached, and no more than `close` of it below the best."""
-    shares = np.zeros_like(worth)
-    open_types = np.flatnonzero(holders.capacity > 0)
-    num_jobs, num_types = len(worth), len(open_types)
-    loop, shell = kernels.pick("raise_level", (num_types,), num_jobs)
-    size = num_jobs * num_types
-    rooms = (size, size, 12 * num_jobs, 5 * num_types, *(size,) * 5, 2 * (num_types + 1) * (num_types + 2))
-    x, z, rows, types, *others = (shell(np.zeros(room)) for room in rooms)
-    given = (worth[:, open_types].ravel(), holders.num_gpus, holders.capacity[open_types])
-    try:
-        level = loop((0,) * num_types, close, *map(shell, given), x, z, rows, types, tuple(others))
-    except ZeroDivisionError:
-        level = math.nan
-    if not math.isfinite(level):
-        raise TraincastError("no common level of the jobs was found; report this trace")
-    shares[:, open_types] = np.asarray(x).reshape(num_jobs, num_types)
-    return float(level), shares
+    return raise_level(holders, worth)[1]
 
 
 def max_min(holders: Shareholders) -> Floats:
@@ -95,13 +109,9 @@ def makespan(holders: Shareholders) -> Floats:
         raise TraincastError("no division of the fleet ends all jobs; a job has no type that runs it")
     steps = np.maximum(holders.steps_left, 1e-9)
     unit_s = float((steps / best).max())
-    for close in (1e-3, 1e-6):
-        # The speed of the slowest, in units of the longest job alone. A rough one will do if both its limits lead to the
-        # same time.
-        level, _ = _raise_level(holders, rates * (unit_s / steps)[:, None], close=close)
-        within_s = _halve(unit_s / level)
-        if within_s == _halve(unit_s / (level * (1.0 + close))):
-            break
+    # The speed of the slowest, in units of the longest job alone.
+    level, _ = raise_level(holders, rates * (unit_s / steps)[:, None])
+    within_s = _halve(unit_s / level)
     found = share_by_rows(holders, rates=rates, least=holders.steps_left / within_s)
     if found is None:  # within the solver's tolerance of the shortest time
         found = share_by_rows(holders, rates=rates, least=holders.steps_left / (1.01 * within_s))
@@ -176,27 +186,8 @@ class FinishTimeFairness:
         return _FinishTimes()
 
 
-@dataclass(frozen=True, slots=True)
-class Blind:
-    """Any share policy that believes all types to be equally fast, as Gavel's policies without "perf" do."""
-
-    base: SharePolicy
-
-    @property
-    def name(self) -> str:
-        return f"{self.base.name}-blind"
-
-    @property
-    def head_only(self) -> bool:
-        return self.base.head_only
-
-    def begin(self) -> Callable[[Shareholders], Floats]:
-        decide = self.base.begin()
-        return lambda holders: decide(replace(holders, rates=np.ones_like(holders.rates)))
-
-
 SHARE_POLICIES: dict[str, SharePolicy] = {
-    "gavel-fifo": FastestFirstInFirstOut("gavel-fifo"),
+    "gavel-fifo": ByProgram("gavel-fifo", in_order, head_only=True),
     "max-min": ByProgram("max-min", max_min),
     "max-min-perf": ByProgram("max-min-perf", max_min_perf),
     "makespan": ByProgram("makespan", makespan, uses_estimates=True),

@@ -1,25 +1,33 @@
 """Jobs and a policy to a schedule: one event-driven clock for every policy."""
 
 import math
-from collections.abc import Iterable
-from typing import Unpack
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from traincast.errors import InvalidInput, MissingExtra, UnknownName
-from traincast.schedule import _fast as fast
-from traincast.schedule import _kernels as kernels
-from traincast.schedule import _passes as passes
+from traincast.errors import InvalidInput, UnknownName
+from traincast.schedule import _loop as loop
+from traincast.schedule._estimators import Beliefs, Fixed
 from traincast.schedule._floor import Floor, check_durations
-from traincast.schedule._jobs import JobTable
-from traincast.schedule._kernels import tables
-from traincast.schedule._lines import Line, ServingLine
+from traincast.schedule._jobs import Floats, JobTable
+from traincast.schedule._layout import Layout, is_placed
+from traincast.schedule._loop import HEAD
 from traincast.schedule._policies import Policy
-from traincast.schedule._protocols import Conditions, RoundPolicy, RunOptions
-from traincast.schedule._records import join_logs
-from traincast.schedule._rounds import SharePolicy
+from traincast.schedule._protocols import Conditions, RoundPolicy
+from traincast.schedule._rules import Rule, find_rule
+from traincast.schedule._shares import SharePolicy
 from traincast.schedule._turns import InTurns
-from traincast.spec import Fleet, Request, Schedule
+from traincast.spec import Fleet, Occupation, Request, Schedule
+
+ENGINES = ("auto", "compiled", "interpreted")
+WORTH_COMPILING = 50_000
+"""Jobs from which on machine code is used; where it has to be made first (once per version and machine), twice as many, and ten
+times as many for a policy that only looks at the first job in line."""
+MOMENTS = 5000
+"""So many moments pass between two reports of progress."""
 
 
 def simulate_cluster(
@@ -27,140 +35,113 @@ def simulate_cluster(
     policy: Policy | RoundPolicy | SharePolicy,
     *,
     fleet: Fleet,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Schedule:
     """Let the jobs compete for the fleet; same input, same answer, to the last bit. `Conditions` says what the options mean."""
     table = jobs if isinstance(jobs, JobTable) else JobTable.from_requests(jobs)
-    given = Conditions(fleet=fleet, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
+    given = Conditions(fleet=fleet, **{name: value for name, value in options.items() if value is not None})
     if given.engine not in ENGINES:
         raise UnknownName("engine", given.engine, ENGINES)
     check_durations(table)
     if isinstance(policy, SharePolicy):
         policy = InTurns(policy)
     beliefs = given.estimator.start(table)
-    known = fast.is_covered(policy, jobs=table, given=given, beliefs=beliefs)
-    if isinstance(policy, RoundPolicy) or given.engine == "called" or not known:
-        if given.engine in ("compiled", "interpreted"):
-            raise InvalidInput(
-                f"the policy {policy.name!r} is called as an object here, it is no rule over columns; use the engine auto"
-            )
-        return _run_called(Floor(table, policy, given), given)
-    loops = _pick_loops(len(table), given.engine)
-    schedule = fast.run(
-        table, policy, given=given, beliefs=beliefs, loops=loops or kernels.interpreted(), lists=loops is None
-    )
-    if given.progress is not None:
-        given.progress(len(table))
-    return schedule
+    estimate = beliefs.values_s if isinstance(beliefs, Fixed) else np.zeros(len(table))
+    rule = find_rule(policy, table, estimate, beliefs)
+    if _is_compiled(table, rule, given, beliefs):
+        return _run_compiled(Layout(table, rule, given, beliefs), given)
+    floor = Floor(table, rule, given, beliefs)
+    _run(floor.run[0], lambda most: loop.run_events(floor, most), given)
+    return _answer(floor)
 
 
-ENGINES = ("auto", "called", "compiled", "interpreted")
-_WORTH_COMPILING = 2000
+def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs) -> bool:
+    """Whether the loop runs as machine code: where that is asked for or pays, and nothing happens that calls Python objects."""
+    times = 1 if is_kept() else 10 if rule.fit == HEAD else 2
+    if given.engine == "interpreted" or (given.engine == "auto" and len(jobs) < times * WORTH_COMPILING):
+        return False
+    asked = given.failures or given.network or given.record or given.compat.recheck_s is not None
+    plain = not (
+        rule.asks or rule.key or asked or any(jobs.dependencies) or not np.isnan(jobs.ran_s).all()
+    ) and isinstance(beliefs, Fixed)
+    can = plain and find_spec("numba") is not None and not is_placed(jobs, rule, given)
+    if given.engine == "compiled" and not can:
+        raise InvalidInput(
+            "the compiled engine needs numba and knows no failures, links, records, dependencies, CPUs, "
+            "memory or speeds by place, nor policies that are asked for their order; use the engine auto"
+        )
+    return can
 
 
-def _pick_loops(num_jobs: int, engine: str) -> kernels.Loops | None:
-    """The compiled loops, or None where they are not wanted, not there or not worth compiling."""
-    if engine == "interpreted":
-        return None
-    if engine == "auto" and num_jobs < _WORTH_COMPILING and not kernels.is_ready("run_events"):
-        return None
-    loops = kernels.compiled()
-    if loops is None and engine == "compiled":
-        raise MissingExtra("numba", "schedule", "the compiled engine")
-    kernels.compile_apart("run_events", "traincast.schedule._warm")
-    return loops
+def is_kept() -> bool:
+    """Whether numba has kept the machine code beside the source, where it does so by default."""
+    line = loop.run_events.__code__.co_firstlineno
+    return any((Path(loop.__file__).parent / "__pycache__").glob(f"_loop.run_events-{line}.*.nbi"))
 
 
-def _run_called(floor: Floor, given: Conditions) -> Schedule:
-    """The event loop, with a policy that is asked after every moment. What it decides is Python, so the loop is interpreted."""
-    rules, state = floor.loop
-    counts, clock, told = rules.counts, rules.clock, 0
-    run_events, answer = kernels.interpreted()["run_events"], tables.FULL
-    while answer != tables.DONE:
-        answer = run_events(rules, *state, floor.danger.hazards)
-        if answer == tables.ASK:
-            now = clock[0]
-            floor.hear(now)
-            if floor.wake_s <= now:
-                floor.wake_s = math.inf
-            _pass(floor, now)
-            clock[1] = min(floor.wake_s, floor.tick_s)
-        elif answer == tables.MORE:
-            floor.danger.draw()
-        else:
-            floor.keep_log()
-        if given.progress is not None and (counts[tables.ENDED] - told >= 1000 or answer == tables.DONE):
-            given.progress(counts[tables.ENDED] - told)
-            told = counts[tables.ENDED]
-    return _answer(floor, given)
+def _run_compiled(layout: Layout, given: Conditions) -> Schedule:
+    from traincast.schedule import _compiled
+
+    if given.notify is not None and not is_kept():
+        given.notify("compiling the event loop, once for this version: some 15 s of CPU time")
+    state, columns = _compiled.lay_out(layout)
+    _run(columns["run"][0], lambda most: _compiled.load()(state, most), given)
+    rows, run = columns["job"], columns["run"][0]
+    cost = np.array(layout.kinds.cost)[layout.kinds.of_job]
+    killed = frozenset(np.flatnonzero(rows["killed"]).tolist()) if given.kill_at_limit else frozenset()
+    return _schedule(
+        layout, started=rows["start"], end_s=rows["end"].copy(), run_s=rows["attained"].copy(),
+        preemptions=rows["preemptions"].copy(), lost_gpu_s=rows["preemptions"] * cost * layout.jobs.num_gpus, killed=killed,
+        pool_gpu_s=columns["pool_s"], rejected={job: layout.refusal(job) for job in layout.impossible if job < run["cursor"]},
+        num_passes=int(run["passes"]),
+    )  # fmt: skip
 
 
-def _answer(floor: Floor, given: Conditions) -> Schedule:
-    jobs, columns = floor.jobs, floor.loop.state.jobs
-    began = np.array(columns.start, dtype=np.float64)
-    arrived = floor.loop.rules.counts[tables.CURSOR]
-    beyond = frozenset(np.flatnonzero(columns.killed).tolist()) if given.kill_at_limit else frozenset()
+def _run(run: Any, advance: Callable[[int], bool], given: Conditions) -> None:
+    told, more = 0, True
+    while more:
+        more = advance(MOMENTS)
+        if given.progress is not None:
+            ended = int(run["ended"] if isinstance(run, np.void) else run.ended)
+            given.progress(ended - told)
+            told = ended
+
+
+def _answer(floor: Floor) -> Schedule:
+    records, jobs, given = floor.job, floor.jobs, floor.given
+
+    def column(name: str, kind: Any = np.float64) -> Any:
+        return np.fromiter((getattr(record, name) for record in records), dtype=kind, count=len(jobs))
+
+    run_s, preemptions = column("attained"), column("preemptions", np.int64)
+    cost = np.array(floor.kinds.cost)[floor.kinds.of_job] if len(jobs) else np.zeros(0)
+    more: dict[str, Any] = {"lost_gpu_s": preemptions * cost * jobs.num_gpus}
+    if floor.hooked:
+        more = {"gpu_s": np.array(floor.gpu_s), "lost_gpu_s": np.array(floor.lost_gpu_s)}
+        more["failures"] = np.array(floor.num_failures, dtype=np.int64)
+    if given.record:
+        more["occupations"] = [
+            Occupation(job=job, start_s=start, end_s=end, num_gpus=sum(gpus for _, gpus in nodes), nodes=nodes)
+            for job, start, end, nodes in floor.logged
+        ]
+    beyond = frozenset(np.flatnonzero(column("killed", np.int64)).tolist()) if given.kill_at_limit else frozenset()
+    arrived = floor.run[0].cursor
+    return _schedule(
+        floor.layout, started=column("start"), end_s=column("end"), run_s=run_s, preemptions=preemptions,
+        killed=beyond | floor.killed, pool_gpu_s=np.array(floor.pool_s, dtype=np.float64),
+        rejected={job: why for job, why in floor.rejected.items() if job < arrived},
+        num_passes=int(floor.run[0].passes), **more,
+    )  # fmt: skip
+
+
+def _schedule(layout: Layout, *, started: Floats, run_s: Floats, **more: Any) -> Schedule:
+    jobs, given = layout.jobs, layout.given
+    usual = {"gpu_s": run_s * jobs.num_gpus, "failures": np.zeros(len(jobs), dtype=np.int64)}
     return jobs.scheduled(
-        policy=floor.policy.name,
+        policy=layout.rule.policy.name,
         fleet=given.fleet,
-        start_s=np.where(began < 0, math.nan, began),
-        end_s=np.array(columns.end, dtype=np.float64),
-        preemptions=np.array(floor.preemptions, dtype=np.int64),
-        failures=floor.danger.failed,
-        run_s=np.array(columns.attained, dtype=np.float64),
-        gpu_s=np.array(columns.gpu_s, dtype=np.float64),
-        lost_gpu_s=np.array(floor.lost_gpu_s, dtype=np.float64) + floor.danger.lost,
-        rejected={job: why for job, why in floor.refused.items() if job < arrived} | fast.find_given_up(floor.danger),
-        killed=beyond | floor.killed,
+        start_s=np.where(started < 0, math.nan, started),
+        run_s=run_s,
         until_s=given.until_s if math.isfinite(given.until_s) else math.nan,
-        pool_gpu_s=np.array(columns.pool_s, dtype=np.float64),
-        occupations=join_logs(floor.kept) if given.record else (),
-        num_passes=floor.loop.rules.counts[tables.PASSES],
+        **{**usual, **more},
     )
-
-
-def _pass(floor: Floor, now: float) -> None:
-    if floor.rounds is not None:
-        _divide(floor, floor.rounds, now)
-        return
-    policy, line = floor.queueing, floor.line
-    if policy is None or line is None:
-        return
-    before = floor.changes
-    _serve(floor, policy, line, now)
-    if floor.packing is not None and floor.waiting:
-        passes.pack(floor, line, floor.packing, now)
-    floor.wake_s = line.wakeup_s(now)
-    if floor.plan is not None:
-        floor.wake_s = min(floor.wake_s, floor.plan.wakeup_s(now))
-    if floor.wake_s <= now:
-        floor.wake_s = math.nextafter(now, math.inf)
-    if floor.compat.recheck_s is not None and (before != floor.changes or _arrived_now(floor, now)):
-        floor.wake_s = min(floor.wake_s, now + floor.compat.recheck_s)
-
-
-def _divide(floor: Floor, rounds: RoundPolicy, now: float) -> None:
-    due = rounds.on_events or now >= floor.tick_s or floor.tick_s == math.inf
-    if due and (rounds.uses_progress or floor.membership != floor.allocated_for):
-        passes.reallocate(floor, rounds, now)
-        floor.allocated_for = floor.membership
-    if floor.tick_s <= now or floor.tick_s == math.inf:
-        floor.tick_s = now + rounds.interval_s
-
-
-def _serve(floor: Floor, policy: Policy, line: Line, now: float) -> None:
-    if isinstance(line, ServingLine):
-        line.serve(now)
-    elif policy.preemptive:
-        passes.preemptive_pass(floor, line, now)
-    elif policy.fit == "easy":
-        passes.easy_pass(floor, line, now)
-    elif policy.fit == "conservative":
-        passes.conservative_pass(floor, line, now)
-    else:
-        passes.plain_pass(floor, line, now, skip=policy.fit == "skip")
-
-
-def _arrived_now(floor: Floor, now: float) -> bool:
-    cursor = floor.loop.rules.counts[tables.CURSOR]
-    return bool(cursor > 0 and floor.submit_s[cursor - 1] == now)

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.schedule._estimators import Beliefs, Fixed, draw_normal
 from traincast.schedule._formats import FORMATS, Unusable
 from traincast.schedule._jobs import JobTable
@@ -85,7 +86,7 @@ class ScalingLaw:
         return base * relative * self.far_factor**locality
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SpeedForecast:
     """Seconds per step with the limits of the 90 % interval; `fits=False` forbids the placement.
 
@@ -151,7 +152,7 @@ def read_speeds(path: Path) -> SpeedTable:
     """
     if not path.is_file():
         raise InvalidInput(f"no table of speeds at {path}")
-    rows = FORMATS["tidy" if path.suffix == ".parquet" else "tidy-csv"].rows(path)
+    rows = FORMATS["tidy" if path.suffix == ".parquet" else "csv"].rows(path)
     found: dict[tuple[str, str, int, bool], float] = {}
     for line, row in rows:
         if isinstance(row, Unusable):

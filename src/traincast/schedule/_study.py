@@ -3,24 +3,24 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.resources import IDLE_POWER
-from traincast.schedule._estimators import EXACT, Estimator, FromHistory, Noisy
+from traincast.noun import noun
+from traincast.resources import power
+from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
 from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._journal import SweepJournal, Task, left_to_run
 from traincast.schedule._known import REGISTRY, find_policy
+from traincast.schedule._kueue import Kueue
+from traincast.schedule._manifests import Queues
 from traincast.schedule._metrics import Metrics, measure_schedule
-from traincast.schedule._network import NetworkModel
-from traincast.schedule._placement import Consolidated, Placer
+from traincast.schedule._network import UniformTraffic
+from traincast.schedule._placement import CONSOLIDATED, Placer
 from traincast.schedule._policies import Quotas
-from traincast.schedule._queues.manifests import Queues
-from traincast.schedule._queues.policy import Kueue, Volcano
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._slurm.policy import Slurm
 from traincast.schedule._slurm.site import SlurmSite
@@ -36,7 +36,7 @@ def parse_fleet(text: str, *, nodes_per_rack: int | None = None, uplink_bytes_pe
     """'16x8' or '16x8:a100/96cpu/1TiB@2.5,8x4:t4': nodes x GPUs, device, CPUs and memory of a node, dollars per GPU-hour; the
     fastest type first.
 
-    A device of the catalogue brings its power: its limit when busy, `IDLE_POWER` of it when idle.
+    A device of the catalogue brings its power: its limit when busy, a share of it when idle.
     """
     pools = []
     for part in text.replace(" ", "").split(","):
@@ -71,30 +71,30 @@ def device_watts(name: str | None) -> tuple[float | None, float | None]:
         watts = None if name is None else device(name).power_watts
     except UnknownName:
         watts = None
-    return watts, None if watts is None else IDLE_POWER * watts
+    return (None, None) if watts is None else (power().draw(1.0) * watts, power().draw(0.0) * watts)
 
 
 def policy_names() -> list[str]:
     return list(REGISTRY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Setting:
     """Everything about a run but the policy.
 
     Without an `estimator` a policy knows what it was made for: history for qssf, the truth for all others. `noise` makes
     whatever it knows wrong on purpose. `quotas` are GPUs that tenants own under the policy quota; without any, all own equal
-    shares. `site` holds the rules of the policy slurm, `queues` those of kueue and volcano.
+    shares. `site` holds the rules of the policy slurm, `queues` those of kueue.
     """
 
     fleet: Fleet
-    placer: Placer = field(default_factory=Consolidated)
+    placer: Placer = CONSOLIDATED
     perf: PerfModel | None = None
     estimator: Estimator | None = None
     noise: Noisy | None = None
     overheads: Overheads = TYPICAL
     failures: FailureModel | None = None
-    network: NetworkModel | None = None
+    network: UniformTraffic | None = None
     until_s: float = math.inf
     kill_at_limit: bool = False
     record: bool = False
@@ -107,8 +107,16 @@ class Setting:
         return base if self.noise is None else replace(self.noise, base=base)
 
 
+_CONDITIONS = ("fleet", "placer", "overheads", "failures", "network", "until_s", "kill_at_limit", "record")
+
+
 def run_policy(
-    name: str, jobs: JobTable, setting: Setting, *, progress: Callable[[int], None] | None = None
+    name: str,
+    jobs: JobTable,
+    setting: Setting,
+    *,
+    progress: Callable[[int], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> Schedule:
     """Simulate one policy by name, whatever its family."""
     policy: Any = find_policy(name, jobs, setting.fleet)
@@ -119,30 +127,12 @@ def run_policy(
         policy = Quotas(owned=setting.quotas)
     elif name == "slurm" and setting.site is not None:
         policy = Slurm(setting.site)
-    elif name in ("kueue", "volcano") and setting.queues is not None:
-        policy = _with_queues(name, setting.queues)
+    elif name == "kueue" and setting.queues is not None:
+        policy = Kueue(setting.queues)
+    same = {key: getattr(setting, key) for key in _CONDITIONS}
     return simulate_cluster(
-        jobs,
-        policy,
-        fleet=setting.fleet,
-        placer=setting.placer,
-        perf=perf,
-        estimator=setting.estimator_for(name),
-        overheads=setting.overheads,
-        failures=setting.failures,
-        network=setting.network,
-        until_s=setting.until_s,
-        kill_at_limit=setting.kill_at_limit,
-        record=setting.record,
-        progress=progress,
+        jobs, policy, perf=perf, estimator=setting.estimator_for(name), progress=progress, notify=notify, **same
     )
-
-
-def _with_queues(name: str, queues: Queues) -> Kueue | Volcano:
-    known = queues.cluster_queues if name == "kueue" else queues.weighted
-    if not known:
-        raise InvalidInput(f"the policy {name} needs a {'ClusterQueue' if name == 'kueue' else 'Queue'} in --queues")
-    return Kueue(queues) if name == "kueue" else Volcano(queues)
 
 
 def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
@@ -150,7 +140,7 @@ def parse_quotas(text: str, fleet: Fleet) -> tuple[tuple[str, float], ...]:
     found: dict[str, float] = {}
     for part in text.split(","):
         tenant, _, gpus = part.strip().rpartition("=")
-        if not tenant or not gpus.isdigit():
+        if not tenant or not gpus.isdecimal():
             raise InvalidInput(f"quota {part!r} is not TENANT=GPUS, such as vision=32")
         found[tenant] = float(gpus)
     if sum(found.values()) > fleet.num_gpus:
@@ -164,7 +154,7 @@ def check_policies(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SweepPoint:
     """One policy under one kind and size of error, averaged over seeds."""
 
@@ -186,6 +176,10 @@ ERRORS: dict[str, Callable[[float, int], Noisy]] = {
     "too short": lambda size, seed: Noisy(bias=math.exp(-size), seed=seed),
 }
 """Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
+
+
+Task = tuple[str, str, float, int]
+"""A policy, a kind of error, its size and a seed."""
 
 
 def sweep_tasks(policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int) -> list[Task]:
@@ -211,26 +205,24 @@ def sweep_errors(
     sigmas: Sequence[float] = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5),
     kinds: Sequence[str] = tuple(ERRORS),
     num_seeds: int = 3,
-    engine: str = "none",
     workers: int = 0,
     on_done: Callable[[int, int], None] | None = None,
-    journal: SweepJournal | None = None,
 ) -> list[SweepPoint]:
     """How schedules degrade as the scheduler's estimates get worse while the truth stays the same.
 
-    Runs are independent: `engine` spreads them over "processes" or over a "ray" cluster, with the same answer. `journal`
-    keeps each as it ends, and runs that it knows are not run again.
+    Runs are independent, and `workers` processes share them, with the same answer.
     """
     tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
-    left = left_to_run(tasks, journal)
-    found = {task: known for task in tasks if journal is not None and (known := journal.find(task)) is not None}
-    for at, metrics in deliver(run_task, left, shared=(jobs, setting), engine=engine, workers=workers):
-        found[left[at]] = metrics
-        if journal is not None:
-            journal.keep(left[at], metrics)
+    found: dict[Task, Metrics] = {}
+    engine = "processes" if workers > 1 else "none"
+    for at, metrics in deliver(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers):
+        found[tasks[at]] = metrics
         if on_done is not None:
             on_done(len(found), len(tasks))
     return average_runs(tasks, [found[task] for task in tasks])
+
+
+_AVERAGED = ("mean_jct_s", "p99_jct_s", "makespan_s", "preemptions")
 
 
 def average_runs(tasks: Sequence[Task], results: Sequence[Metrics]) -> list[SweepPoint]:
@@ -241,29 +233,24 @@ def average_runs(tasks: Sequence[Task], results: Sequence[Metrics]) -> list[Swee
     points = []
     for (policy, kind, sigma), found in grouped.items():
         missed = [entry.deadline_misses for entry in found if entry.deadline_misses is not None]
+        means = {name: float(np.mean([getattr(entry, name) for entry in found])) for name in _AVERAGED}
+        misses = float(np.mean(missed)) if missed else None
         points.append(
-            SweepPoint(
-                policy=policy,
-                error=kind,
-                sigma=sigma,
-                num_seeds=len(found),
-                mean_jct_s=float(np.mean([entry.mean_jct_s for entry in found])),
-                p99_jct_s=float(np.mean([entry.p99_jct_s for entry in found])),
-                makespan_s=float(np.mean([entry.makespan_s for entry in found])),
-                deadline_misses=float(np.mean(missed)) if missed else None,
-                preemptions=float(np.mean([entry.preemptions for entry in found])),
-            )
+            SweepPoint(policy=policy, error=kind, sigma=sigma, num_seeds=len(found), deadline_misses=misses, **means)
         )
     return points
 
 
-def job_columns(schedule: Schedule) -> dict[str, list[Any]]:
-    """One row per job, for parquet or CSV; unknown is empty."""
+def job_columns(schedule: Schedule, jobs: JobTable | None = None, beliefs: Fixed | None = None) -> dict[str, list[Any]]:
+    """One row per job, for parquet or CSV; unknown is empty. Beside the true run time stand the user's limit and what the
+    scheduler believed, with its 90 % interval where that is a forecast."""
 
     def known(column: Any) -> list[Any]:
         return [None if value != value else value for value in np.asarray(column).tolist()]
 
     count = len(schedule)
+    unknown = np.full(count, math.nan)
+    low, high = (unknown, unknown) if beliefs is None else beliefs.limits_s
     return {
         "policy": [schedule.policy] * count,
         "job_id": list(schedule.job_ids),
@@ -274,6 +261,11 @@ def job_columns(schedule: Schedule) -> dict[str, list[Any]]:
         "end_s": known(schedule.end_s),
         "completion_s": known(np.asarray(schedule.end_s) - np.asarray(schedule.submit_s)),
         "run_s": known(schedule.run_s),
+        "true_s": known(schedule.duration_s),
+        "limit_s": known(unknown if jobs is None else jobs.limit_s),
+        "believed_s": known(unknown if beliefs is None else beliefs.values_s),
+        "believed_low_s": known(low),
+        "believed_high_s": known(high),
         "num_gpus": known(schedule.num_gpus),
         "gpu_s": known(schedule.gpu_s),
         "lost_gpu_s": known(schedule.lost_gpu_s),

@@ -2,21 +2,36 @@
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
-from traincast.schedule._formats import FORMATS, Format, Unusable, guess_format, positive
+from traincast.files import read_toml
+from traincast.noun import noun
+from traincast.schedule._cells import NoGpu
+from traincast.schedule._formats import (
+    FORMATS,
+    NEEDED,
+    Format,
+    Unusable,
+    guess_format,
+    parse_columns,
+    positive,
+    read_columns,
+)
 from traincast.schedule._jobs import NAMES, NUMBERS, JobTable
+from traincast.schedule._sacct import OPEN, read_sacct, read_slurm_json
 from traincast.spec import Request
 
 __all__ = ["FORMATS", "BadRow", "Trace", "guess_format", "read_trace", "write_columns", "write_trace"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class BadRow:
     line: int
     reason: str
@@ -40,53 +55,93 @@ class Trace:
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What the rows of a log became, while it is read."""
+    """What the rows of a log became, while it is read: fields of jobs by id, in order of the rows."""
 
-    requests: list[Request]
-    bad: list[BadRow]
-    states: Counter[str]
-    seen: set[str]
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bad: list[BadRow] = field(default_factory=list)
     skipped: int = 0
     folded: int = 0
-    held: int = 0
+    no_gpu: int = 0
+    requeued: int = 0
+    joined: int = 0
+    shares: int = 0
 
 
-def read_trace(path: Path, *, kind: str | None = None, only: str | None = None, from_zero: bool = True) -> Trace:
-    """Read a job log; `only` keeps one tenant or one `trace` of a file that holds several."""
-    if not path.is_file():
-        raise InvalidInput(f"no trace at {path}")
-    name = kind or guess_format(path)
+def _choose_format(path: Path, name: str, columns: str | None) -> Format:
     if name not in FORMATS:
         raise UnknownName("trace format", name, FORMATS)
     chosen = FORMATS[name]
-    found = _Found(requests=[], bad=[], states=Counter(), seen=set())
+    if columns is None:
+        return chosen
+    if chosen.read is not read_columns:
+        raise InvalidInput(f"--columns is about tables; {path} is read as {name}, whose columns are known")
+    return replace(chosen, read=partial(read_columns, given=parse_columns(columns)))
+
+
+def _read_rows(path: Path, chosen: Format, only: str | None) -> "_Found":
+    found = _Found()
     for line, row in chosen.rows(path):
         try:
             _read_row(chosen, line, row, only, found)
+        except NoGpu:
+            found.no_gpu += 1
         except (Unusable, InvalidInput) as error:
             found.bad.append(BadRow(line=line, reason=str(error)))
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError) as error:
             found.bad.append(BadRow(line=line, reason=f"unreadable ({type(error).__name__}: {error})"))
-    if not found.requests:
-        reason = f"; first problem: {found.bad[0]}" if found.bad else ""
-        raise InvalidInput(f"{path}: no usable job in format {name}{reason}")
-    jobs = JobTable.from_requests(found.requests)
-    notes = [chosen.note] if chosen.note else []
-    if found.skipped:
-        notes.append(f"{found.skipped} rows without this name left out on request")
-    if found.held:
-        notes.append(
-            f"{found.held:,} jobs wait from when they were eligible (dependency, array or begin time), not from submission"
-        )
-    notes += _say_states(found.states)
-    if found.folded:
-        notes.append(f"{found.folded} rows of job steps belong to the jobs above them")
+    return found
+
+
+def read_trace(
+    path: Path,
+    *,
+    kind: str | None = None,
+    only: str | None = None,
+    columns: str | None = None,
+    workloads: Path | None = None,
+    now: bool = False,
+    from_zero: bool = True,
+) -> Trace:
+    """Read a job log. `only` keeps one tenant or one `trace` of a file that holds several; `columns` say which column holds what;
+    `workloads` is a file of rules that name what jobs train. `now` keeps the jobs that run and wait, as the state at time 0; else
+    only jobs that have ended are kept."""
+    if not path.is_file():
+        raise InvalidInput(f"no trace at {path}")
+    name = kind or ("csv" if columns and path.suffix != ".parquet" else guess_format(path))
+    chosen = _choose_format(path, name, columns)
+    found = _read_rows(path, chosen, only)
+    notes = _name_workloads(found, workloads) + _say_found(found)
+    kept, open_jobs = _choose(found, now=now)
+    notes += open_jobs
+    if not kept:
+        reason = f"; first problem: {found.bad[0]}" if found.bad else "".join(f"; {note}" for note in open_jobs)
+        reason += f"; {found.no_gpu:,} jobs ask for no GPU" if found.no_gpu else ""
+        needs = f"; a table needs columns of {', '.join(NEEDED)} (--columns)" if chosen.read is read_columns else ""
+        raise InvalidInput(f"{path}: no usable job in format {name}{reason}{needs}")
+    jobs = JobTable.from_requests([_request(fields, line) for line, fields in kept])
+    notes += _say_states(Counter(str(fields.get("state") or "") for _, fields in kept if not now))
     origin_s = float(jobs.submit_s[0]) if from_zero else 0.0
     if origin_s:
         jobs = jobs.from_zero()
     return Trace(
         name=path.stem, format=name, jobs=jobs, bad_rows=tuple(found.bad), notes=tuple(notes), origin_s=origin_s
     )
+
+
+def _say_found(found: _Found) -> list[str]:
+    said = (
+        (found.skipped, "rows without this name left out on request"),
+        (found.no_gpu, "jobs ask for no GPU and are left out"),
+        (found.requeued, "rows are earlier runs of jobs that were requeued; each job is one with its restarts"),
+        (found.shares, "jobs ask for a share of a GPU and are given a whole one"),
+        (found.joined, "rows are parts of heterogeneous jobs, which start as one"),
+        (found.folded, "rows of job steps belong to the jobs above them"),
+        (
+            sum(bool(fields.get("held")) for fields in found.jobs.values()),
+            "jobs wait from when they were eligible (dependency, array or begin time), not from submission",
+        ),
+    )
+    return [f"{count:,} {what}" for count, what in said if count]
 
 
 def _read_row(chosen: Format, line: int, row: Any, only: str | None, found: _Found) -> None:
@@ -99,14 +154,111 @@ def _read_row(chosen: Format, line: int, row: Any, only: str | None, found: _Fou
     if fields is None:
         found.folded += 1
         return
-    state, was_held = fields.pop("state", None), fields.pop("held", False)
-    request = _request(fields, line)
-    if request.job_id in found.seen:
-        raise Unusable(f"job id {request.job_id} occurs twice")
-    found.seen.add(request.job_id)
-    found.requests.append(request)
-    found.states[state or ""] += 1
-    found.held += was_held
+    fields = {"line": line, "duration_s": math.nan, "limit_s": math.nan, "started_s": math.nan, **fields}
+    if 0 < fields["num_gpus"] < 1:
+        fields["num_gpus"] = 1.0
+        found.shares += 1
+    base, plus, _ = str(fields.get("job_id") or line).partition("+")
+    before = found.jobs.get(base)
+    if before is None:
+        _check(fields)
+        found.jobs[base] = {**fields, "job_id": base}
+    elif plus:
+        before["num_gpus"] += fields["num_gpus"]
+        found.joined += 1
+    elif chosen.read in (read_sacct, read_slurm_json) and _same_job(before, fields):
+        _check(fields)
+        before["duration_s"] = before["duration_s"] + fields["duration_s"]
+        before["state"] = fields.get("state")
+        found.requeued += 1
+    else:
+        raise Unusable(f"job id {base} occurs twice")
+
+
+def _same_job(before: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Whether two rows with one id are runs of one job (`sacct -D` lists every run), and not a copy of the row."""
+    return (before["started_s"], before["state"]) != (fields["started_s"], fields["state"])
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    """A job that cannot be asked for is a bad row."""
+    if fields["duration_s"] < 0:
+        raise Unusable(f"duration is {fields['duration_s']:g} s; it must be at least 0")
+    if fields.get("state") not in OPEN and math.isnan(fields["duration_s"]) and not fields.get("workload"):
+        raise Unusable("no duration and no workload")
+    if fields["submit_s"] < 0:
+        raise Unusable(f"submission is at {fields['submit_s']:g} s; it must be at least 0")
+    positive(float(fields["num_gpus"]), "GPUs")
+    _request(fields, 0)
+
+
+def _choose(found: _Found, *, now: bool) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
+    """Jobs that have ended, or those that run or wait as the state at time 0: what runs has its rest to do, by its limit."""
+    is_open = {job: fields.get("state") in OPEN for job, fields in found.jobs.items()}
+    if not now:
+        left = sum(is_open.values())
+        note = [f"{left:,} jobs still run or wait and are left out; --now asks when they start"] if left else []
+        return [(fields["line"], fields) for job, fields in found.jobs.items() if not is_open[job]], note
+    moment = max(
+        (
+            fields[name]
+            for fields in found.jobs.values()
+            for name in ("submit_s", "started_s")
+            if fields[name] == fields[name]
+        ),
+        default=0.0,
+    )
+    kept = []
+    for job, fields in sorted(
+        found.jobs.items(), key=lambda pair: (math.isnan(pair[1]["started_s"]), pair[1]["submit_s"])
+    ):
+        if not is_open[job]:
+            continue
+        ran_s = max(moment - fields["started_s"], 0.0) if fields.get("state") != "PENDING" else math.nan
+        whole_s = fields["limit_s"] if math.isnan(fields["duration_s"]) else fields["duration_s"]
+        if math.isnan(whole_s):
+            raise InvalidInput(f"job {job} has neither a limit nor a forecast; nobody can say how long it takes")
+        rest_s = whole_s if math.isnan(ran_s) else max(whole_s - ran_s, 1.0)
+        kept.append(
+            (
+                fields["line"],
+                {
+                    **fields,
+                    "submit_s": moment,
+                    "duration_s": rest_s,
+                    "limit_s": rest_s,
+                    "started_s": math.nan,
+                    "ran_s": ran_s,
+                },
+            )
+        )
+    running = sum(not math.isnan(fields["ran_s"]) for _, fields in kept)
+    return kept, [
+        f"time 0 is now: {running:,} jobs run, {len(kept) - running:,} wait; each has its whole limit unless a forecast says more"
+    ]
+
+
+def _name_workloads(found: _Found, path: Path | None) -> list[str]:
+    """What jobs train, by rules over their names, commands and comments: the first rule that matches."""
+    if path is None:
+        return []
+    rules = read_toml(path).get("rule")
+    if not isinstance(rules, list) or not rules:
+        raise InvalidInput(f"{path}: a map of workloads has tables [[rule]] with match, workload and, if known, steps")
+    counts: Counter[str] = Counter()
+    for fields in found.jobs.values():
+        text = "\n".join(str(fields.get(name) or "") for name in ("job_name", "submit_line", "comment", "job_id"))
+        for rule in rules:
+            if not {"match", "workload"} <= rule.keys() <= {"match", "workload", "steps"}:
+                raise InvalidInput(
+                    f"{path}: a rule has match and workload, and may have steps; it has {', '.join(rule)}"
+                )
+            if re.search(str(rule["match"]), text, re.MULTILINE):
+                fields["workload"], fields["steps"] = str(rule["workload"]), float(rule.get("steps", math.nan))
+                counts[fields["workload"]] += 1
+                break
+    named = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+    return [f"workloads of {counts.total():,} of {len(found.jobs):,} jobs by {path.name}: {named or 'no rule matches'}"]
 
 
 WELL_ENDED = ("COMPLETED", "Completed", "Complete", "Succeeded", "")
@@ -128,57 +280,27 @@ def _labels(row: Any) -> set[str]:
     return {str(row.get(name)) for name in names if row.get(name)} if isinstance(row, Mapping) else set()
 
 
-def _request(fields: dict[str, Any], line: int) -> Request:
-    label = fields.pop("workload_label", None)
+_WHOLE = ("min_gpus", "max_gpus", "num_nodes", "array_limit")
 
-    def known(name: str) -> float | None:
-        value = fields.get(name)
-        return None if value is None or math.isnan(value) else float(value)
 
-    duration = known("duration_s")
-    if duration is not None and duration < 0:
-        raise Unusable(f"duration is {duration:g} s; it must be at least 0")
-    workload = fields.get("workload")
-    if duration is None and workload is None:
-        raise Unusable("no duration and no workload")
-    if fields["submit_s"] < 0:
-        raise Unusable(f"submission is at {fields['submit_s']:g} s; it must be at least 0")
-
-    def whole(name: str) -> int | None:
-        value = known(name)
-        return None if value is None else int(value)
-
+def _request(fields: Mapping[str, Any], line: int) -> Request:
+    """What a reader found, without what is unknown and what is no field of a request."""
+    given = {name: fields.get(name) for name in NUMBERS}
+    known: dict[str, Any] = {
+        name: float(value) for name, value in given.items() if value is not None and value == value
+    }
+    known |= {name: int(known[name]) for name in _WHOLE if name in known}
+    known["exclusive"] = bool(known.get("exclusive"))
+    if known.get("limit_s", 0.0) <= 0:
+        known.pop("limit_s", None)
+    named: dict[str, Any] = {name: fields.get(name) for name in NAMES.values()}
+    named["user"] = named["user"] or fields.get("workload_label")
+    if "duration_s" not in known and named["workload"] is None:
+        named["workload"] = "unknown"  # a job that has not ended
+    job_id = fields.get("job_id") or str(line)
     return Request(
-        job_id=fields.get("job_id") or str(line),
-        submit_s=float(fields["submit_s"]),
-        num_gpus=positive(float(fields["num_gpus"]), "GPUs"),
-        duration_s=duration,
-        workload=workload if workload is not None else label if duration is None else None,
-        steps=known("steps"),
-        gpu_type=fields.get("gpu_type"),
-        user=fields.get("user") or (label if label else None),
-        tenant=fields.get("tenant"),
-        priority=float(fields.get("priority") or 0.0),
-        deadline_s=known("deadline_s"),
-        min_gpus=whole("min_gpus"),
-        max_gpus=whole("max_gpus"),
-        limit_s=_above_zero(known("limit_s")),
-        started_s=known("started_s"),
-        partition=fields.get("partition"),
-        qos=fields.get("qos"),
-        num_nodes=whole("num_nodes"),
-        num_cpus=known("num_cpus"),
-        memory_bytes=known("memory_bytes"),
-        exclusive=bool(fields.get("exclusive")),
-        array_limit=whole("array_limit"),
-        dependency=fields.get("dependency"),
-        reservation=fields.get("reservation"),
-        constraint=fields.get("constraint"),
+        job_id=job_id, submit_s=float(fields["submit_s"]), num_gpus=float(fields["num_gpus"]), **known, **named
     )
-
-
-def _above_zero(value: float | None) -> float | None:
-    return value if value is not None and value > 0 else None
 
 
 def write_trace(jobs: JobTable, path: Path) -> None:
@@ -190,8 +312,8 @@ def write_trace(jobs: JobTable, path: Path) -> None:
     }
     for name in NUMBERS:
         columns[name] = [None if math.isnan(value) else value for value in getattr(jobs, name).tolist()]
-    for name, field in NAMES.items():
-        columns[field] = list(getattr(jobs, name))
+    for name, request_field in NAMES.items():
+        columns[request_field] = list(getattr(jobs, name))
     write_columns(columns, path)
 
 

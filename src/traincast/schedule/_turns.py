@@ -3,18 +3,15 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from traincast.errors import InvalidInput
-from traincast.schedule import _kernels as kernels
 from traincast.schedule._floor import Floor
-from traincast.schedule._jobs import Floats
-from traincast.schedule._kernels import turns
-from traincast.schedule._lines import View
+from traincast.schedule._jobs import Floats, Ints
+from traincast.schedule._lines import ServingLine, View
 from traincast.schedule._placement import NODE, NodeMap, Placement
-from traincast.schedule._rounds import Shareholders, SharePolicy
+from traincast.schedule._shares import Shareholders, SharePolicy
 
 ROUND_S = 360.0
 """Gavel's rounds (Narayanan et al., 2020)."""
@@ -22,7 +19,6 @@ _SOON_S = 1e-6
 """A round waits for jobs that end so shortly after the last one that only rounding keeps them apart."""
 _LEAST_LEFT_S = 1.0
 """A job that outlives its estimate is believed to end any moment."""
-_WORTH_COMPILING = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +41,10 @@ class InTurns:
         return self.shares.name
 
     def line(self, view: View) -> "TurnsLine":
-        if not isinstance(view, Floor):
-            raise TypeError("shares of time are given on nodes and need the whole cluster")
-        return TurnsLine(view, self.shares, self.round_s)
+        return TurnsLine(view, self.shares, self.round_s)  # type: ignore[arg-type]
 
 
-class TurnsLine:
+class TurnsLine(ServingLine):
     """All jobs in the system, with what each was given of its share of every GPU type."""
 
     def __init__(self, floor: Floor, policy: SharePolicy, round_s: float) -> None:
@@ -61,15 +55,13 @@ class TurnsLine:
         self._weights = np.where(floor.jobs.priority > 0, floor.jobs.priority, 1.0)
         self._usd = np.array([(pool.usd_per_gpu_hour or 1.0) / 3600 for pool in floor.fleet.pools])
         self._active: dict[int, None] = {}
-        self._listed = False
+        self._capacity: list[float] = []
+        self._stale = True
         self._next_s = -math.inf
-        self._began_s = 0.0
+        self._began_s = self._divided_s = 0.0
         self._check_costs()
-        count = len(floor.jobs)
-        loops = kernels.compiled() if count >= _WORTH_COMPILING or kernels.is_ready("give_turns") else None
-        self._loops = loops or kernels.interpreted()
-        self._lists = loops is None
-        self._rules, self._columns, self._desk = self._lay_out(count)
+        self._time_run = np.full_like(self._rates, round_s / 2)
+        self._deficit, self._share = np.zeros_like(self._rates), np.zeros_like(self._rates)
 
     def _check_costs(self) -> None:
         costs = [self._floor.overheads.preemption_s(gpus) for gpus in set(self._floor.num_gpus)]
@@ -89,34 +81,6 @@ class TurnsLine:
                 rates[job, pool] = floor.perf.rate(job, pool, gpus, locality) * floor.useful
         return rates
 
-    def _shell(self, array: Any) -> Any:
-        return array.tolist() if self._lists else array
-
-    def _lay_out(self, count: int) -> tuple[turns.Rules, turns.Shares, turns.Desk]:
-        def floats(size: int, value: float = 0.0) -> Any:
-            return self._shell(np.full(size, value))
-
-        def ints(size: int) -> Any:
-            return self._shell(np.zeros(size, dtype=np.int64))
-
-        leftovers = int(not self._policy.head_only)
-        rules = turns.Rules(
-            num_types=self._num_types, round_s=self._round_s, min_reset_s=0.0, whole_steps=0, leftovers=leftovers,
-            max_failures=0, shuffled=0,
-        )  # fmt: skip
-        size = count * self._num_types
-        columns = turns.Shares(
-            submit=floats(1), gpus=self._shell(np.array(self._floor.num_gpus, dtype=np.float64)),
-            rates=self._shell(self._rates.ravel().copy()), capacity=floats(self._num_types), refused=ints(1),
-            left=floats(1), time_run=floats(size, self._round_s / 2), deficit=floats(size),
-            share=floats(size),
-        )  # fmt: skip
-        desk = turns.Desk(
-            active=ints(count), ran_in=ints(1), ran_on=ints(1), taken_in=ints(count), line=ints(count),
-            urgency=floats(count), turn_jobs=ints(count), turn_types=ints(count), clock=floats(2), counts=ints(6),
-        )  # fmt: skip
-        return rules, columns, desk
-
     # What the loop tells.
 
     def refusal(self, job: int) -> str | None:
@@ -129,25 +93,15 @@ class TurnsLine:
 
     def join(self, job: int, now_s: float) -> None:
         self._active[job] = None
-        self._change_members()
+        self._stale = True
 
     def leave(self, job: int, now_s: float) -> None:
         del self._active[job]
-        self._change_members()
-
-    def _change_members(self) -> None:
-        self._listed = False
-        self._desk.counts[turns.STALE] = 1
-
-    def started(self, job: int, now_s: float) -> None:
-        pass
+        self._stale = True
 
     def stopped(self, job: int, now_s: float) -> None:
         """A turn ends at the end of its round, or when its node fails."""
-        self._columns.time_run[job * self._num_types + self._floor.pool[job]] += now_s - self._began_s
-
-    def order(self, now_s: float) -> Sequence[int]:
-        return list(self._floor.waiting)
+        self._time_run[job, self._floor.pool[job]] += now_s - self._began_s
 
     def wakeup_s(self, now_s: float) -> float:
         return self._next_s if self._next_s > now_s else math.inf
@@ -162,46 +116,58 @@ class TurnsLine:
         self._next_s = -math.inf
         if not self._active:
             return
-        self._look_at_fleet()
-        if self._desk.counts[turns.STALE] == 1:
+        up = [float(count) for count in self._floor.nodes.up_in_pool]  # nodes that are down have nothing to give
+        if self._stale or up != self._capacity:
+            self._capacity = up
             self._divide(now_s)
-        num_turns = self._loops["give_turns"](self._rules, self._columns, self._desk)
-        given = zip(self._desk.turn_jobs[:num_turns], self._desk.turn_types[:num_turns], strict=True)
-        self._hand_out({int(job): int(kind) for job, kind in given}, now_s)
+        self._hand_out(self._give_turns(), now_s)
         if self._floor.running:  # else whatever happens next begins a round
             self._next_s = now_s + self._round_s
 
     def _awaits_ends(self, now_s: float) -> bool:
-        expect = self._floor.loop.state.events.expect
-        soon = [at for job in self._floor.running if now_s < (at := expect[2 * job]) <= now_s + _SOON_S]
+        jobs = self._floor.job
+        soon = [at for job in self._floor.running if now_s < (at := jobs[job].expect) <= now_s + _SOON_S]
         if soon:
             self._next_s = max(soon)
         return bool(soon)
 
     def _close_round(self, now_s: float) -> None:
-        spent_s, where = now_s - self._began_s, self._floor.pool
         for job in self._floor.running:
-            self._columns.time_run[job * self._num_types + where[job]] += spent_s
+            self._time_run[job, self._floor.pool[job]] += now_s - self._began_s
         self._began_s = now_s
 
-    def _look_at_fleet(self) -> None:
-        """Nodes that are down have nothing to give."""
-        for kind, up in enumerate(self._floor.nodes.up_in_pool):
-            if self._columns.capacity[kind] != up:
-                self._columns.capacity[kind] = float(up)
-                self._desk.counts[turns.STALE] = 1
-        if not self._listed:
-            members = sorted(self._active)
-            self._desk.active[: len(members)] = members
-            self._desk.counts[turns.ACTIVE] = len(members)
-            self._listed = True
+    def _give_turns(self) -> dict[int, int]:
+        """Who has a turn in the round that begins now, by count, type after type: those who wait longest for their share."""
+        found: dict[int, int] = {}
+        index = np.array(sorted(self._active), dtype=np.int64)
+        gpus = self._floor.num_gpus
+        for kind, capacity in enumerate(self._capacity):
+            able = index[self._rates[index, kind] > 0]
+            share, deficit = self._share[able, kind], self._deficit[able, kind]
+            if self._policy.head_only:
+                able, share, deficit = (column[share > 0] for column in (able, share, deficit))
+            order = np.lexsort((able, -share, -deficit, -share / self._time_run[able, kind]))
+            free = capacity
+            for job in able[order].tolist():
+                if free <= 0:
+                    break
+                if job not in found and gpus[job] <= free:
+                    found[job] = kind
+                    free -= gpus[job]
+        return found
+
+    def _settle_accounts(self, index: Ints, now_s: float) -> None:
+        """What jobs were owed and did not get is kept when shares are divided anew."""
+        owed = self._share[index] * (now_s - self._divided_s)
+        self._deficit[index] += owed - (self._time_run[index] - self._round_s / 2)
+        self._time_run[index] = self._round_s / 2
+        self._divided_s, self._stale = now_s, False
 
     def _divide(self, now_s: float) -> None:
-        floor, share = self._floor, self._columns.share
-        self._desk.clock[0] = now_s
-        self._loops["settle_accounts"](self._rules, self._columns, self._desk)
-        capacity = np.array(floor.nodes.up_in_pool, dtype=np.float64)
+        floor = self._floor
         index = np.array(sorted(self._active), dtype=np.int64)
+        self._settle_accounts(index, now_s)
+        capacity = np.array(floor.nodes.up_in_pool, dtype=np.float64)
         gpus = floor.jobs.num_gpus[index]
         rates = np.where(gpus[:, None] <= capacity[None, :], self._rates[index], 0.0)
         given = np.zeros_like(rates)
@@ -220,18 +186,14 @@ class TurnsLine:
                     usd_per_gpu_s=self._usd,
                 )
             )
-        if self._lists:
-            for job, row in zip(index.tolist(), given.tolist(), strict=True):
-                share[job * self._num_types : (job + 1) * self._num_types] = row
-        else:
-            share.reshape(-1, self._num_types)[index] = given
+        self._share[index] = given
 
     # Nodes.
 
     def _hand_out(self, wanted: dict[int, int], now_s: float) -> None:
         """Nodes for everybody who has a turn: those who have them already stay where they are."""
         floor = self._floor
-        for job in [job for job in floor.running if wanted.get(job) != floor.pool[job]]:
+        for job in [job for job in floor.running if wanted.get(job) != self._floor.pool[job]]:
             self._stop(job, now_s)
         new = [job for job in wanted if not floor.is_running(job)]
         if self._policy.head_only:
@@ -259,17 +221,14 @@ class TurnsLine:
     def _stop(self, job: int, now_s: float) -> None:
         floor = self._floor
         cost_s = floor.overheads.preemption_s(floor.num_gpus[job])
-        floor.preemptions[job] += 1
-        floor.stop(job, now_s, extra_s=cost_s * floor.rate[job], lost_s=cost_s)
-        if floor.danger.hazards.wanted:
-            floor.danger.hazards.since_checkpoint[job] = 0.0
+        floor.job[job].preemptions += 1
+        floor.stop(job, now_s, extra_s=cost_s * floor.job[job].rate, lost_s=cost_s)
+        floor.since_checkpoint[job] = 0.0
 
     def _find(self, nodes: NodeMap, job: int, pool: int) -> Placement | None:
         floor, gpus = self._floor, self._floor.num_gpus[job]
-        if nodes.per_gpu:
-            nodes = nodes.seen_by(job) if gpus >= 1 else nodes.share_seen_by(job, gpus)
-        place = floor.placer.place(nodes, gpus, pool)
-        return place if place is not None and floor.rate_at(job, place, gpus) > 0 else None
+        place = floor.placer.place(nodes.seen_by(job), gpus, pool)
+        return place if place is not None and floor.rate_of(job, place) > 0 else None
 
     def _squeeze_in(self, job: int, members: Sequence[int], pool: int, now_s: float) -> None:
         found = self._make_way(job, members, pool)
@@ -283,10 +242,10 @@ class TurnsLine:
         left without."""
         floor = self._floor
         nodes = floor.nodes.copy()
-        first = {other: floor.where[other][0][0] for other in members if floor.is_running(other)}
+        first = {other: floor.where(other)[0][0] for other in members if floor.is_running(other)}
         freed: list[int] = []
         for other in sorted(first, key=lambda other: (-floor.nodes.free[first[other]], first[other], other)):
-            nodes.give(floor.where[other], other)
+            nodes.give(floor.where(other), other)
             freed.append(other)
             if self._find(nodes, job, pool) is not None:
                 freed.sort(key=lambda one: -floor.num_gpus[one])
@@ -300,7 +259,7 @@ class TurnsLine:
         nodes = self._floor.nodes.copy()
         for job in members:
             if self._floor.is_running(job):
-                nodes.give(self._floor.where[job], job)
+                nodes.give(self._floor.where(job), job)
         return self._settle(nodes, members, pool)
 
     def _settle(self, nodes: NodeMap, members: Iterable[int], pool: int) -> dict[int, Placement]:
@@ -308,7 +267,7 @@ class TurnsLine:
         floor = self._floor
         found: dict[int, Placement] = {}
         for job in members:
-            held = floor.where[job] if floor.is_running(job) else ()
+            held = floor.where(job) if floor.is_running(job) else ()
             stays = bool(held) and all(1 <= count <= nodes.free[node] for node, count in held)
             place = held if stays else self._find(nodes, job, pool)
             if place is not None:
@@ -319,7 +278,7 @@ class TurnsLine:
     def _move(self, concerned: Iterable[int], found: dict[int, Placement], now_s: float) -> None:
         floor = self._floor
         for job in concerned:
-            if floor.is_running(job) and found.get(job) != floor.where[job]:
+            if floor.is_running(job) and found.get(job) != floor.where(job):
                 self._stop(job, now_s)
         for job, place in found.items():
             if not floor.is_running(job):
@@ -327,16 +286,17 @@ class TurnsLine:
 
     def _fill(self, pools: Sequence[int], now_s: float) -> None:
         """GPUs that those with a turn could not use go to others, most urgent first."""
-        floor, columns = self._floor, self._columns
+        floor = self._floor
         for pool in pools:
-            entries = [(job, job * self._num_types + pool) for job in floor.waiting]
             urgent = sorted(
-                (-columns.share[at] / columns.time_run[at], job) for job, at in entries if columns.rates[at] > 0
+                (-self._share[job, pool] / self._time_run[job, pool], job)
+                for job in floor.waiting
+                if self._rates[job, pool] > 0
             )
-            no_room: set[tuple[object, ...]] = set()
+            no_room: set[int] = set()
             for _, job in urgent:
                 if not floor.nodes.free_in_pool[pool]:
                     break
-                kind = floor.kind(job)
+                kind = floor.job[job].kind
                 if kind not in no_room and not self._start(job, pool, now_s):
                     no_room.add(kind)

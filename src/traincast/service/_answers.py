@@ -1,351 +1,317 @@
 """Tasks to answers, inside a worker process: what the command line computes, from requests that name no file."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import re
+import shlex
+import tempfile
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from traincast.errors import InvalidInput, UnknownName
-from traincast.forecast import (
-    Resolved,
-    build_cluster,
-    choose_stack,
-    complete_question,
-    describe_settings,
-    load_source,
-    pose_with,
-    read_calibration,
-)
+from traincast.catalog import load_facts
+from traincast.errors import InvalidInput, TraincastError
+from traincast.files import decode_calibration
 from traincast.forecast import answer as answer_question
-from traincast.service._configs import expand_configs
-from traincast.spec import (
-    WORKLOAD_FIELDS,
-    Calibration,
-    Cluster,
-    Graph,
-    Job,
-    Parallelism,
-    Question,
-    Scalable,
-    Stack,
-    WorkloadOptions,
+from traincast.plan import (
+    SEARCHED,
+    Limits,
+    Plan,
+    Wanted,
+    advise,
+    catalogue_offers,
+    choose_machines,
+    complete_question,
+    decide,
+    emit,
+    find_fit,
+    jobs_at,
+    search_plans,
+    settle,
+    space_of,
+    with_batch,
 )
+from traincast.report import (
+    describe_plan,
+    describe_price,
+    describe_settings,
+    document_forecast,
+    document_row,
+    plain_data,
+    say_candidate,
+)
+from traincast.resolve import Resolved, read_calibration, write_command
+from traincast.service._requests import CAPTURE_OPTIONS, OPTIONS, find_graph, read_request
+from traincast.spec import Calibration, Question, WorkloadOptions
 
 Report = Callable[..., None]
-Answer = Callable[[Mapping[str, Any], bytes, Report], bytes]
-OPTIONS = tuple(item.name for item in WORKLOAD_FIELDS)
+Task = Mapping[str, Any]
+Answer = Callable[[Task, Report], Any]
+TASKS: dict[str, Callable[[Task, bytes, Report], bytes]] = {}
+"""What a worker can be asked, by name."""
 
 
-def _reads_configs(answer: Answer) -> Answer:
-    """The same answer to a request whose configurations were read into its tables first."""
+def _answers(name: str, *, stored: bool = False) -> Callable[[Answer], Answer]:
+    """The answer to a request by its bytes, or the result of a job from what was `stored` of its request."""
 
-    @functools.wraps(answer)
-    def read_first(task: Mapping[str, Any], blob: bytes, report: Report) -> bytes:
-        return answer({**task, "request": expand_configs(task["request"])}, blob, report)
+    def register(answer: Answer) -> Answer:
+        def read_first(task: Task, blob: bytes, report: Report) -> bytes:
+            read = {**task, **json.loads(blob)} if stored else read_request(task, blob, name)
+            try:
+                found = plain_data(answer(read, report))
+            except TraincastError as error:
+                # No message names a file of this machine.
+                words = re.sub(rf"{re.escape(str(task.get('folder')))}/\S*?\.json", "the model", str(error))
+                raise (error if words == str(error) else InvalidInput(words)) from error
+            text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            return text.encode(errors="replace")
 
-    return read_first
+        TASKS[name] = read_first
+        return answer
+
+    return register
 
 
-@_reads_configs
-def answer_forecast(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
-    from traincast.report import describe_plan, describe_price, document_forecast, plain_data
-    from traincast.report import describe_settings as describe_settings_in_words
-    from traincast.service._starting import emit_file, give_advice, say_command
-
+@_answers("forecast")
+def answer_forecast(task: Task, _report: Report) -> dict[str, Any]:
     asked = task["request"]
-    place = _place(task)
-    cluster, plan = place.cluster, place.parallelism
-    said = list(place.assumptions)
-    job = _pose(task, place.question, said)(None, None, plan)
-    resolved = Resolved(
-        job=job, cluster=cluster, parallelism=plan, assumptions=tuple(dict.fromkeys(said)),
-        settings=describe_settings(place.question, job, plan, asked=_question(asked)),
-        calibration=read_calibration(place.question.calibration),
-    )  # fmt: skip
+    question = _question(task)
+    resolved = _decide(task, question)
+    cluster, plan, job = resolved.cluster, resolved.parallelism, resolved.job
     answer = answer_question(resolved, draw=asked["detail"])
     # The spans of a large step are thousands; the details hold what can be seen of them.
     bare = dataclasses.replace(answer, timeline=dataclasses.replace(answer.timeline, spans=()))
-    document = document_forecast(bare)
-    document["parallelism"] = plain_data(plan)
-    document["asked"] = describe_plan(plan, batch_size=job.graph.batch_size)
-    document["price"] = describe_price(cluster)
-    document["settings_words"] = describe_settings_in_words(answer)
-    document["usd_per_hour"] = cluster.usd_per_hour
-    document["needed_bytes"] = answer.memory.needed_bytes
-    document["command"] = say_command(_question(asked))
+    tokens = job.graph.tokens_per_sample
+    document = {
+        **document_forecast(bare),
+        "tokens_per_s": answer.samples_per_s * tokens if tokens > 1 else None,
+        "mfu": answer.utilization,
+        "parallelism": plan,
+        "asked": describe_plan(plan, batch_size=job.graph.batch_size),
+        "price": describe_price(cluster),
+        "settings_words": describe_settings(answer),
+        "usd_per_hour": cluster.usd_per_hour,
+        "needed_bytes": answer.memory.needed_bytes,
+        "command": _say_command(task, question),
+    }
+    if _is_upload(task):
+        # What it was recorded with.
+        document["settings"] |= {
+            name: asked["workload"][name] for name in ("precision", "seq") if name in asked["workload"]
+        }
     if asked.get("emit"):
-        document["emitted"] = emit_file(place.question, resolved, answer, kind=asked["emit"])
+        ready = Plan.of(answer, cluster, plan, batch=job.graph.batch_size)
+        precision = resolved.question.workload.precision or "fp32"
+        document["emitted"] = emit(ready, asked["emit"], precision=precision, question=resolved.question)
     if asked.get("advice"):
-        model = asked["workload"].get("model")
-        uploaded = None if model is None else _stored_graph(task["state"], model, task["options"])
-        document["advice"] = give_advice(place.question, resolved, uploaded=uploaded)
+        document["advice"] = _advise(task, question, confidence=0.9)
     if asked["detail"]:
-        from traincast.service._details import describe_details
+        from traincast.report import describe_details
 
         document["detail"] = describe_details(answer, job, plan)
-    return _to_json(document)
+    return document
 
 
-@_reads_configs
-def answer_fit(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
-    from traincast.plan import find_fit
+def _say_command(task: Task, question: Question) -> str | None:
+    """The command that asks the same; None where no command can: an uploaded model, nodes of several kinds."""
+    with contextlib.suppress(InvalidInput):
+        return None if _is_upload(task) else shlex.join(write_command(question))
+    return None
+
+
+@_answers("advise")
+def answer_advice(task: Task, _report: Report) -> dict[str, Any]:
+    """What dominates, whether it fits and what would help, in sentences."""
+    return _advise(task, _question(task), confidence=task["request"]["confidence"])
+
+
+def _advise(task: Task, question: Question, *, confidence: float) -> dict[str, Any]:
+    completed = complete_question(question)
+    request = completed.question
+    if not _is_upload(task):
+        request = dataclasses.replace(request, workload=with_batch(request.workload))
+    found = advise(request, completed.cluster, completed.parallelism, confidence=confidence)
+    assumed = list(dict.fromkeys(completed.assumptions))
+    return {"sentences": list(found.sentences), "suggestions": found.suggestions, "assumptions": assumed}
+
+
+@_answers("compare")
+def answer_comparison(task: Task, _report: Report) -> dict[str, Any]:
+    """A trace of torch.profiler beside the forecast of its job."""
+    from traincast.accuracy import compare_trace, device_of_trace
+    from traincast.report import document_comparison
 
     asked = task["request"]
-    place = _place(task)
-    options = place.question.workload
-    # Without a length a model is posed with its own, not with the one that was asked for.
-    unsized = dataclasses.replace(place.question, workload=dataclasses.replace(options, seq=None))
-    pose = _pose(task, unsized, [])
+    with tempfile.TemporaryDirectory(prefix="traincast-trace-", dir=task.get("folder")) as folder:
+        trace = Path(folder) / "trace.json"
+        trace.write_text(json.dumps(asked["trace"]), encoding="utf-8")
+        try:
+            if not {"device", "node", "groups"} & asked["cluster"].keys():
+                device = device_of_trace(trace)
+                if device is None:
+                    raise InvalidInput("the trace was recorded on a CPU, which no catalogue knows; name a device")
+                asked["cluster"]["device"] = device
+            resolved = _decide(task, _question(task))
+            answer = answer_question(resolved, draw=True)
+            found = compare_trace(trace, answer, resolved.job.graph, num_steps=asked.get("num_steps"))
+        except TraincastError as error:
+            raise InvalidInput(str(error).replace(str(trace), "the trace")) from error
+    return document_comparison(found)
+
+
+@_answers("fit")
+def answer_fit(task: Task, _report: Report) -> dict[str, Any]:
+    completed = complete_question(_question(task))
+    asked, learned = completed.question.workload, read_calibration(completed.question.calibration)
     found = find_fit(
-        pose,
-        place.cluster,
-        place.parallelism,
-        batch=options.batch or 1,
-        seq=options.seq,
-        confidence=asked["confidence"],
-        calibration=read_calibration(place.question.calibration),
-    )
-    return _to_json({**found.document(), "assumptions": list(place.assumptions)})
+        jobs_at(completed), completed.cluster, completed.parallelism, batch=asked.batch or 1, seq=asked.seq,
+        confidence=task["request"]["confidence"], calibration=learned,
+    )  # fmt: skip
+    return {**found.document(), "assumptions": list(dict.fromkeys(completed.assumptions))}
 
 
-def answer_capture(task: Mapping[str, Any], blob: bytes, _report: Report) -> bytes:
-    """An upload to the graph that is kept of it."""
-    from traincast.service._uploads import read_upload
+@_answers("plan", stored=True)
+def answer_plan(task: Task, report: Report) -> dict[str, Any]:
+    """Ranked plans by the command line's search."""
+    question, asked, limits = _question(task), task["request"], task["limits"]
+    wanted = Wanted(
+        min_devices=asked["min_gpus"], max_devices=asked["max_gpus"], regions=tuple(asked["regions"]),
+        devices=tuple(asked["devices"]),
+    )  # fmt: skip
+    listed = catalogue_offers() if asked["all_machines"] else None
+    place = Question(source="", cluster=asked["cluster"])
+    chosen = choose_machines(place, wanted, listed=listed, source="all_machines")
+    settled = settle(question, chosen.clusters)
+    largest = max(cluster.num_devices for cluster in settled.clusters)
+    _check_devices(largest, limits["devices"])
+    samples = asked.get("global_batch") or asked["job"].get("global_batch") or asked["workload"].get("batch")
+    choices = {name: tuple(values) for name, values in asked["space"].items()}
+    # The degrees of the form are those of its forecast; the search has its own and takes over what stays the same.
+    held = {name: value for name, value in question.parallelism.items() if name not in SEARCHED}
+    request = dataclasses.replace(settled.request, parallelism=held)
+    space = space_of(request, global_batch=samples, num_devices=largest, **choices)
 
-    return read_upload(blob, kind=task["kind"], options=task["options"], limits=task["limits"])
+    def watch(done: int, total: int, best: str) -> None:
+        if total > limits["plans"]:
+            raise InvalidInput(
+                f"the space has more than {limits['plans']:,} plans, the most that one request may try; name a device, "
+                "fewer GPUs or fixed degrees"
+            )
+        report(done, total, f"plans, {best}" if best else "plans")
+
+    found = search_plans(
+        dataclasses.replace(request, job={name: value for name, value in request.job.items() if name != "global_batch"}),
+        settled.clusters, space=space, objective=asked["objective"], top=asked["top"], watch=watch,
+        limits=Limits(
+            deadline_s=asked.get("deadline_s"), budget_usd=asked.get("budget_usd"), confidence=asked["confidence"]
+        ),
+        calibration=read_calibration(request.calibration),
+    )  # fmt: skip
+    nearest = found.nearest
+    return {
+        "plans": [document_row(plan) for plan in found.plans],
+        "front": [document_row(plan) for plan in found.front],
+        **{name: getattr(found, name) for name in ("num_plans", "num_evaluated", "num_pruned", "excluded")},
+        "nearest": None if nearest is None else f"{say_candidate(nearest.candidate)} {nearest.says}",
+        "notes": list(dict.fromkeys((*settled.notes, *found.notes, *question.said))),
+        "num_clusters": len(settled.clusters),
+        "left_out": dict(chosen.left_out),
+    }
 
 
-def answer_schedule(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
+@_answers("schedule", stored=True)
+def answer_schedule(task: Task, report: Report) -> dict[str, Any]:
     from traincast.service._simulation import simulate_request
 
-    return _to_json(simulate_request(task["request"], task["limits"], report))
+    return simulate_request(task["request"], task["limits"], report)
 
 
-@_reads_configs
-def answer_similar(task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
-    """The known workloads most like this one, with the steps measured of them."""
-    from traincast.embed import UNFAMILIAR, load_atlas, summarize
-
-    graph = _pose(task, _question(task["request"]), [])(None, None, Parallelism()).graph
-    summary, atlas = summarize(graph), load_atlas()
-    distance = atlas.distance(summary)
-    return _to_json(
-        {
-            "workload": graph.name,
-            "batch": graph.batch_size,
-            "dataset_type": summary.dataset_type,
-            "distance": distance,
-            "familiar": distance <= UNFAMILIAR,
-            "neighbours": [
-                {
-                    "name": each.workload.name,
-                    "source": each.workload.source,
-                    "batch": each.workload.batch_size,
-                    "distance": each.distance,
-                    "measured_s": dict(each.workload.measured_s),
-                }
-                for each in atlas.relatives(summary, count=task["request"]["count"])
-            ],
-        }
-    )
+def _check(task: Task, blob: bytes, _report: Report) -> bytes:
+    """A request for a job, read and found sound, as the job is stored."""
+    return json.dumps({"request": read_request(task, blob, task["kind"])["request"]}).encode()
 
 
-@_reads_configs
-def answer_plan(task: Mapping[str, Any], _blob: bytes, report: Report) -> bytes:
-    from traincast.plan import JobsOnce, StackOf, settle
-    from traincast.service._planning import list_clusters, plan_request
+def _record(task: Task, blob: bytes, _report: Report) -> bytes:
+    """An upload to the graph that is kept of it: a line about it, then the packed model and the packed graph."""
+    from traincast.service._uploads import guess_kind, read_upload, unpack
 
-    clusters, left_out = list_clusters(task["request"])
-    settled = settle(_question(task["request"]), clusters)
-    question = settled.request
-    pose = _pose(task, question, [])
-    found = plan_request(
-        task["request"],
-        settled,
-        left_out,
-        task["limits"],
-        JobsOnce(
-            lambda batch, plan, stack: pose(batch, None, plan, stack),
-            StackOf(question),
-            built_in="name" in task["request"]["workload"],
-        ),
-        batches=_only_batch(task),
-        report=report,
-    )
-    notes = [*found["notes"], *task["request"].get("said", ())]
-    return _to_json({**found, "notes": notes})
+    is_kept = task["is_kept"]
+    content = zlib.decompress(blob) if is_kept else bytes(unpack(blob, most=4 * task["limits"]["body_bytes"]))
+    kind = task["kind"] if is_kept else guess_kind(content)
+    about, graph = read_upload(content, kind=kind, options=json.loads(task["options"]), limits=task["limits"])
+    packed = zlib.compress(content, 1)
+    head = {"kind": kind, "content_bytes": len(packed), "about": about}
+    return json.dumps(head).encode() + b"\n" + packed + zlib.compress(graph, 1)
 
 
-def _only_batch(task: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """A graph recorded at one batch has no other; None: any."""
-    if "name" in task["request"]["workload"]:
-        return None
-    loaded = _stored_graph(task["state"], task["request"]["workload"]["model"], task["options"])
-    return None if isinstance(loaded, Scalable) else (loaded.batch_size,)
-
-
-def warm_up(_task: Mapping[str, Any], _blob: bytes, _report: Report) -> bytes:
+def _warm_up(task: Task, _blob: bytes, report: Report) -> bytes:
     """Load what every forecast needs: weights, catalogue tables, and one answer through all rooms."""
-    small = {"workload": {"name": "resnet18"}, "cluster": {"device": "a100-80g"}, "parallelism": {}, "job": {}}
-    limits = {"devices": 8, "micro_batches": 8}
-    answer_forecast({"request": {**small, "detail": False}, "limits": limits}, b"", lambda *_: None)
-    return b"{}"
+    return TASKS["forecast"](task, b'{"model": "resnet18", "gpus": "1xa100-80g", "batch": 8}', report)
 
 
-TASKS: dict[str, Callable[[Mapping[str, Any], bytes, Report], bytes]] = {
-    "warm": warm_up,
-    "forecast": answer_forecast,
-    "fit": answer_fit,
-    "capture": answer_capture,
-    "similar": answer_similar,
-    "plan": answer_plan,
-    "schedule": answer_schedule,
-}
+TASKS |= {"warm": _warm_up, "record": _record, "check": _check}
 
 
-def _to_json(value: Any) -> bytes:
-    from traincast.report import plain_data
-
-    text = json.dumps(plain_data(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode(errors="replace")
+# A request as the question that a command would ask.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A question with its cluster and its whole plan, within what one request may ask."""
-
-    question: Question
-    cluster: Cluster
-    parallelism: Parallelism
-    assumptions: tuple[str, ...]
-
-
-def _question(asked: Mapping[str, Any]) -> Question:
-    """A request as the question that a command would ask; an uploaded model has no name."""
+def _question(task: Task) -> Question:
+    asked = task["request"]
+    check_cluster(asked["cluster"], task["limits"]["devices"])
     workload = asked["workload"]
-    options = WorkloadOptions(**{name: workload.get(name) for name in OPTIONS})
+    given = {name: workload[name] for name in OPTIONS if workload.get(name) is not None}
+    if _is_upload(task):
+        # These were used when it was recorded.
+        given = {name: value for name, value in given.items() if name not in CAPTURE_OPTIONS}
+        source = str(find_graph(task["folder"], workload))
+    else:
+        # A name that is no file: an entry of the catalogue, or sizes and a title.
+        name = workload.get("name", "")
+        has_shape = WorkloadOptions(**given).has_shape
+        source = re.sub(r"[^\w -]", "-", name) if has_shape else load_facts("model").find(name)
+    for key, value in asked["job"].items():
+        if isinstance(value, str) and re.search(r"[/\\]|\.\w+$", value):
+            raise InvalidInput(f"job.{key} is {value[:60]!r}; a request names entries of the catalogue and no files")
     return Question(
-        source=_catalogue_name(workload["name"], options) if "name" in workload else "",
-        workload=options,
-        cluster=asked["cluster"],
-        parallelism=asked["parallelism"],
-        job=asked["job"],
-        calibration=_calibration(asked.get("calibration")),
-        said=tuple(asked.get("said", ())),
-    )
+        source=source, workload=WorkloadOptions(**given), cluster=asked["cluster"], parallelism=asked["parallelism"],
+        job=asked["job"], calibration=_calibration(asked.get("calibration")), said=tuple(asked.get("said", ())),
+    )  # fmt: skip
 
 
-@lru_cache(maxsize=8)
+def _is_upload(task: Task) -> bool:
+    return "model" in task["request"]["workload"]
+
+
+@functools.lru_cache(maxsize=8)
 def _calibration(text: str | None) -> Calibration | None:
     """The same noun for the same text, so that questions that follow each other share what was worked out."""
-    from traincast.files import decode_calibration
-
     return None if text is None else decode_calibration(json.loads(text), where="calibration")
 
 
-def _place(task: Mapping[str, Any]) -> _Place:
-    asked, limits = task["request"], task["limits"]
-    said: list[str] = []
-    question = _question(asked)
-    _check_size(asked["cluster"], limits["devices"])
-    cluster = build_cluster(question, said=said)
-    if cluster.num_devices > limits["devices"]:
-        raise InvalidInput(f"{cluster.num_devices:,} devices; one request may ask for at most {limits['devices']:,}")
-    question, pose = _as_recorded(task, question)
-    question, plan = complete_question(question, cluster, said, pose=pose)
-    if plan.micro_batches > limits["micro_batches"]:
+def _decide(task: Task, question: Question) -> Resolved:
+    """The question with its cluster and its whole plan, within what one request may ask."""
+    limits, resolved = task["limits"], decide(question)
+    _check_devices(resolved.cluster.num_devices, limits["devices"])
+    if resolved.parallelism.micro_batches > limits["micro_batches"]:
         raise InvalidInput(
-            f"micro_batches = {plan.micro_batches:,}; one request may ask for at most {limits['micro_batches']:,}"
+            f"micro_batches = {resolved.parallelism.micro_batches:,}; one request may ask for at most "
+            f"{limits['micro_batches']:,}"
         )
-    return _Place(question=question, cluster=cluster, parallelism=plan, assumptions=tuple(said))
+    return resolved
 
 
-def _as_recorded(
-    task: Mapping[str, Any], question: Question
-) -> tuple[Question, Callable[[Parallelism, int | None], Job] | None]:
-    """An uploaded model with the batch that it was recorded at, and how its job is posed under a plan that is tried."""
-    if "model" not in task["request"]["workload"]:
-        return question, None
-    if question.workload.batch is None:
-        loaded = _stored_graph(task["state"], task["request"]["workload"]["model"], task["options"])
-        batch = (loaded.small if isinstance(loaded, Scalable) else loaded).batch_size
-        question = dataclasses.replace(question, workload=dataclasses.replace(question.workload, batch=batch))
-    pose = _pose(task, question, [])
-    return question, lambda plan, size: pose(size, None, plan)
+def _check_devices(count: int, most: int) -> None:
+    if count > most:
+        raise InvalidInput(f"{count:,} devices; one request may ask for at most {most:,}")
 
 
-def _check_size(table: Mapping[str, Any], most: int) -> None:
+def check_cluster(table: Mapping[str, Any], most: int) -> None:
+    """Before anything is built of it."""
     for group in (table, *table.get("groups", ())):
-        for name in ("nodes", "devices_per_node"):
-            if group.get(name, 0) > most:
-                raise InvalidInput(f"{name} = {group[name]:,}; one request may ask for at most {most:,} devices")
-
-
-class Pose(Protocol):
-    """(samples of a pass, tokens of a sample, plan) -> the job; None stands for what the question says."""
-
-    def __call__(
-        self, batch: int | None, seq: int | None, plan: Parallelism, software: Stack | None = None, /
-    ) -> Job: ...
-
-
-def _pose(task: Mapping[str, Any], question: Question, said: list[str]) -> "Pose":
-    def pose(batch: int | None, seq: int | None, plan: Parallelism, software: Stack | None = None, /) -> Job:
-        stack = software or choose_stack(question, plan=plan)
-        options = question.workload
-        options = dataclasses.replace(
-            options,
-            batch=options.batch if batch is None else batch,
-            seq=options.seq if seq is None else seq,
-        )
-
-        def load(wanted: WorkloadOptions, source: str | None = None, /) -> Graph:
-            if source is None:
-                return _load_graph(task, wanted, plan, stack, said)
-            return load_source(_catalogue_name(source, wanted), wanted, plan=plan, stack=stack, said=said)
-
-        return pose_with(load, question, options, plan=plan, stack=stack, said=said)
-
-    return pose
-
-
-def _load_graph(
-    task: Mapping[str, Any], options: WorkloadOptions, plan: Parallelism, stack: Stack, said: list[str]
-) -> Graph:
-    workload = task["request"]["workload"]
-    if "name" in workload:
-        return load_source(_catalogue_name(workload["name"], options), options, plan=plan, stack=stack, said=said)
-    if options.seq != workload.get("seq"):
-        raise InvalidInput("the sequence length of an uploaded model cannot be varied here; set workload.seq")
-    loaded = _stored_graph(task["state"], workload["model"], task["options"])
-    if isinstance(loaded, Scalable):
-        return loaded.at(options.batch) if options.batch is not None else loaded.small
-    if options.batch is not None and options.batch != loaded.batch_size:
-        raise InvalidInput(
-            f"the model was captured at a batch of {loaded.batch_size}, not {options.batch}; capture it again at "
-            f"{options.batch}, or at two batch sizes to use any"
-        )
-    return loaded
-
-
-def _catalogue_name(name: str, options: WorkloadOptions) -> str:
-    """A name that is no file: requests name entries of the catalogue, or give sizes."""
-    if options.has_shape:
-        return name
-    from traincast.catalog import load_facts
-
-    return load_facts("model").find(name)
-
-
-@lru_cache(maxsize=16)
-def _stored_graph(state: str, model: str, options: str) -> Graph | Scalable:
-    from traincast.service._state import read_graph
-    from traincast.service._uploads import decode_graph
-
-    content = read_graph(state, model, options)
-    if content is None:
-        raise UnknownName("model", model[:12], ())
-    return decode_graph(json.loads(content))
+        nodes, devices = group.get("nodes", 1), group.get("devices_per_node", 1)
+        for name, value in (("nodes", nodes), ("devices_per_node", devices), ("nodes x devices", nodes * devices)):
+            if value > most:
+                raise InvalidInput(f"{name} = {value:,}; one request may ask for at most {most:,} devices")

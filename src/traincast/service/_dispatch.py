@@ -1,62 +1,91 @@
-"""Checked requests to workers and back: answers kept in memory, uploads and jobs in the state."""
+"""Requests to workers and back: answers kept in memory, uploads and jobs in the state. Bodies pass as bytes and are read by
+workers, never here."""
 
 import asyncio
 import dataclasses
 import hashlib
 import json
 import secrets
+import shutil
+import tempfile
+import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
-from traincast.errors import InvalidInput, TraincastError, UnknownName
-from traincast.files import load_calibration, read_json
-from traincast.service._bodies import AskBody
-from traincast.service._limits import Settings
-from traincast.service._metrics import Meter
-from traincast.service._pool import NICENESS, Busy, Pool
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from traincast.errors import InvalidInput
+from traincast.files import load_calibration
+from traincast.service._faults import KINDS, NotFound, NotRecorded
+from traincast.service._limits import Budget, Settings
+from traincast.service._pool import NICENESS, Pool, resident_bytes
+from traincast.service._requests import graph_file
 from traincast.service._runner import JobRunner
 from traincast.service._state import State, StoredJob, open_database
 from traincast.service._storage import Storage
-from traincast.service._uploads import guess_kind, split_recorded, unpack
+from traincast.service._uploads import guess_kind, peek
 
-CAPTURE_OPTIONS = ("seq", "precision", "mode", "optimizer", "attention")
-"""What changes the recorded step of an upload; its batch is chosen later."""
-LARGE_BODY = 8 * 1024
-"""A JSON body above this is parsed and checked in a worker: the event loop has other callers."""
-CONTENT_KEYS = ("graph", "config")
-MOST_OPENED = 64
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+Seen = tuple[str, str, Iterable[tuple[dict[str, str], float]]]
+"""A name (one that ends in _total is a counter), what it says, and its samples with their labels."""
+SMALL_BODY = 64 * 1024
+"""Larger ones are worked on beside the others and are not kept in memory."""
+ANSWERED = ("forecast", "fit", "advise", "compare")
+"""What is answered at once, each under a path of its name; the answers depend on the bodies alone."""
+MOST_RECORDINGS = 3
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
 """Who asks, as far as the guard knows: the name of a token or an address."""
 
 
-class NotFound(TraincastError):
-    """Something that this service does not hold."""
+class Meter:
+    """What happened since the service began, and what `look` sees when it is asked."""
 
+    def __init__(self, look: Callable[[], Iterable[Seen]]) -> None:
+        self._look = look
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        where: Any = {"registry": self._registry, "namespace": "traincast"}
+        self._requests = Counter("requests", "HTTP requests answered.", ("method", "route", "status"), **where)
+        self._seconds = Histogram("request_seconds", "Time to answer.", ("route",), buckets=BUCKETS_S, **where)
+        self.cache_hits = Counter("cache_hits", "Answers given from memory.", **where)
+        self.cache_misses = Counter("cache_misses", "Answers that were computed.", **where)
 
-def _read_calibration(path: Path) -> str:
-    """The text of a calibration file, which is checked when the service starts."""
-    load_calibration(path)
-    return json.dumps(read_json(path), sort_keys=True)
+    def count(self, *, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def collect(self) -> Iterable[Metric]:
+        """What the registry asks for at each reading."""
+        for name, words, samples in self._look():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            found = family(f"traincast_{name}", words)
+            for labels, value in samples:
+                found.add_sample(f"traincast_{name}", labels, value)
+            yield found
+
+    def format(self) -> bytes:
+        return generate_latest(self._registry)
 
 
 class Cache:
-    """The answers asked for last, up to a number of bytes; each also under the bodies that asked for it."""
+    """The answers asked for last by the bytes that asked for them, up to a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._answers: OrderedDict[Any, bytes] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self.num_bytes = 0
 
-    def get(self, key: Any) -> bytes | None:
+    def get(self, key: tuple[str, bytes]) -> bytes | None:
         found = self._answers.get(key)
         if found is not None:
             self._answers.move_to_end(key)
         return found
 
-    def put(self, key: Any, answer: bytes) -> None:
+    def put(self, key: tuple[str, bytes], answer: bytes) -> None:
         size = len(key[1]) + len(answer)
         if size > self._most_bytes // 4 or key in self._answers:
             return
@@ -72,51 +101,43 @@ class Dispatcher:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.meter = Meter()
+        self.meter = Meter(self._look)
         limits = settings.limits
+        for path in settings.calibrations.values():
+            load_calibration(path)
         self.state = State(open_database(settings.state), kept_jobs=limits.kept_jobs, kept_models=limits.kept_models)
         self.storage = Storage(self.state)
-        self.runner = JobRunner(self.storage, settings, self._stored_task)
-        self._plain_limits = dataclasses.asdict(limits)
-        self._calibrations = {name: _read_calibration(path) for name, path in settings.calibrations.items()}
+        self.runner = JobRunner(self.storage, settings, lambda kind: {**self._common, "task": kind}, self._provide)
+        self.budget = Budget(limits.inflight_bytes, limits.client_bytes)
+        self._common: dict[str, Any] = {
+            "limits": dataclasses.asdict(limits),
+            "folder": tempfile.mkdtemp(prefix="traincast-"),
+            "calibrations": {name: str(path.resolve()) for name, path in settings.calibrations.items()},
+        }
         self._cache = Cache(limits.cache_bytes)
-        self._bodies = Cache(limits.cache_bytes // 4)
-        self._flying: dict[tuple[str, str], asyncio.Task[bytes]] = {}
-        self._opened: OrderedDict[str, bytes] = OrderedDict()
+        self._flying: dict[tuple[str, bytes], asyncio.Task[bytes]] = {}
         self._quick = Pool(
-            size=settings.workers,
-            memory_bytes=limits.worker_bytes,
-            max_waiting=limits.waiting_requests,
-            patience_s=limits.patience_s,
-            rest_bytes=limits.rest_bytes,
-        )
-        self._parsers = Pool(
-            size=2,
-            memory_bytes=limits.worker_bytes,
-            max_waiting=16,
-            rest_bytes=limits.rest_bytes,
-            niceness=NICENESS,
-        )
+            size=settings.workers, memory_bytes=limits.worker_bytes, max_waiting=limits.waiting_requests,
+            patience_s=limits.patience_s, rest_bytes=limits.rest_bytes,
+        )  # fmt: skip
+        beside: dict[str, Any] = {"size": 2, "max_waiting": 16, "niceness": NICENESS, "most_of_client": 1}
+        self._large = Pool(memory_bytes=limits.worker_bytes, rest_bytes=limits.rest_bytes, **beside)
         # PyTorch alone takes half of what others may hold.
-        self._recorders = Pool(
-            size=2,
-            memory_bytes=limits.capture_bytes,
-            max_waiting=16,
-            rest_bytes=2 * limits.rest_bytes,
-            niceness=NICENESS,
-        )
+        self._recorders = Pool(memory_bytes=limits.capture_bytes, rest_bytes=2 * limits.rest_bytes, **beside)
+        self._pools = (self._quick, self._large, self._recorders)
         self.is_ready = False
 
     async def start(self) -> None:
-        await self._quick.warm({"task": "warm"})
+        await self._quick.warm({**self._common, "task": "warm"})
         await self.runner.start()
         self.is_ready = True
 
     async def close(self) -> None:
         self.is_ready = False
         await self.runner.close()
-        await asyncio.gather(self._quick.close(), self._parsers.close(), self._recorders.close())
+        await asyncio.gather(*(pool.close() for pool in self._pools))
         await self.storage.close()
+        shutil.rmtree(self._common["folder"], ignore_errors=True)
 
     async def check_health(self) -> dict[str, Any]:
         """What works and what does not, as it was found a few seconds ago at most."""
@@ -139,205 +160,126 @@ class Dispatcher:
             },
         }
 
-    def format_metrics(self) -> str:
-        pools = (self._quick, self._parsers, self._recorders)
-        return self.meter.format(
-            queue=self.storage.queue,
-            faults=self.storage.faults,
-            num_rescued=self.state.database.num_rescued,
-            runners_alive=self.runner.num_alive,
-            waiting=sum(pool.num_waiting for pool in pools),
-            refused=sum(pool.num_refused for pool in pools),
-            cached_bytes=self._cache.num_bytes + self._bodies.num_bytes,
-            pids=[*(pid for pool in pools for pid in pool.pids), *self.runner.pids],
-        )
+    def _look(self) -> Iterable[Seen]:
+        """What the metrics say of now."""
+        storage, queue, pids = self.storage, self.storage.queue, self.runner.pids
+        pids = [*(pid for pool in self._pools for pid in pool.pids), *pids]
+        yield "cache_bytes", "Size of the answers in memory.", [({}, self._cache.num_bytes)]
+        yield "inflight_bytes", "Bodies and large answers in memory.", [({}, self.budget.num_bytes)]
+        waiting = sum(pool.num_waiting for pool in self._pools)
+        yield "waiting_requests", "Requests that wait for a worker.", [({}, waiting)]
+        refused = sum(pool.num_refused for pool in self._pools)
+        yield "refused_requests_total", "Requests refused because too many wait.", [({}, refused)]
+        yield "jobs", "Jobs by state.", [({"state": state}, count) for state, count in queue.counts.items()]
+        yield "queue_age_seconds", "How long the first job that waits has waited.", [({}, queue.oldest_s)]
+        yield "job_runners", "Job runners that are alive.", [({}, self.runner.num_alive)]
+        faults = [({"kind": kind}, float(storage.faults[kind])) for kind in KINDS]
+        yield "storage_faults_total", "Faults of the state's storage by kind.", faults
+        rescued = self.state.database.num_rescued
+        yield "storage_rescued_rows_total", "Rows saved from a damaged or replaced file.", [({}, rescued)]
+        workers = [({"process": "worker", "pid": str(pid)}, resident_bytes(pid)) for pid in pids]
+        held = [({"process": "service"}, resident_bytes()), *workers]
+        yield "resident_bytes", "Memory of the service and of its workers.", held
 
     def recall(self, task: str, body: bytes) -> bytes | None:
         """The answer to exactly these bytes, without reading them."""
-        found = self._bodies.get((task, body))
+        found = self._cache.get((task, body)) if len(body) <= SMALL_BODY else None
         if found is not None:
-            self.meter.cache_hits += 1
+            self.meter.cache_hits.inc()
         return found
 
-    def check_room(self) -> None:
-        """Refuse what no worker could take, before it is parsed."""
-        self._quick.check_room(CLIENT.get())
-
-    async def answer(self, task: str, body: AskBody, *, raw: bytes = b"") -> bytes:
-        """A forecast or a fit: from memory, from the same question under way, or from a worker."""
-        request, options = await self.settle(body)
-        key = (task, json.dumps(request, sort_keys=True))
-        found = self._cache.get(key)
-        if found is not None:
-            self.meter.cache_hits += 1
-        else:
-            self.meter.cache_misses += 1
-            found = await self._compute(key, request, options)
-            self._cache.put(key, found)
-        if 0 < len(raw) <= LARGE_BODY:
-            self._bodies.put((task, raw), found)
-        return found
-
-    async def _compute(self, key: tuple[str, str], request: dict[str, Any], options: str) -> bytes:
-        flying = self._flying.get(key)
+    async def answer(self, task: str, body: bytes) -> bytes:
+        """A forecast or a fit that is not in memory: from the same question under way, or from a worker."""
+        if len(body) > SMALL_BODY:
+            return await self._compute({"task": task}, body)
+        flying = self._flying.get((task, body))
         if flying is None:
-            limit_s = self.settings.limits.request_s
-            asking = self._quick.ask(
-                self._task(key[0], request, options=options), timeout_s=limit_s, cpu_s=limit_s, client=CLIENT.get()
-            )
-            flying = asyncio.create_task(asking)
-            self._flying[key] = flying
-            flying.add_done_callback(lambda _: self._flying.pop(key, None))
+            self._quick.check_room(CLIENT.get())
+            flying = asyncio.create_task(self._compute({"task": task}, body))
+            self._flying[task, body] = flying
+            flying.add_done_callback(lambda done: self._land((task, body), done))
         return await asyncio.shield(flying)
 
-    def _stored_task(self, kind: str) -> dict[str, Any]:
-        """What is asked comes beside it, as it was stored."""
-        return {"task": kind, "is_stored": True, "limits": self._plain_limits, "state": self.settings.state}
+    def _land(self, key: tuple[str, bytes], done: "asyncio.Task[bytes]") -> None:
+        self._flying.pop(key, None)
+        self.meter.cache_misses.inc()
+        if not done.cancelled() and done.exception() is None:
+            self._cache.put(key, done.result())
 
-    def _task(self, task: str, request: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"task": task, "request": request, "limits": self._plain_limits, "state": self.settings.state, **more}
+    async def _compute(self, task: dict[str, Any], body: bytes) -> bytes:
+        limit_s = self.settings.limits.request_s
+        pool = self._quick if len(body) <= SMALL_BODY else self._large
+        for _ in range(MOST_RECORDINGS):
+            try:
+                return await pool.ask(
+                    {**self._common, **task}, body, timeout_s=limit_s, cpu_s=limit_s, client=CLIENT.get()
+                )
+            except NotRecorded as need:
+                await self._provide(need)
+        raise InvalidInput("the model was removed while it was asked for; upload it again")
 
-    async def open_body(self, content: bytes | bytearray, model: str) -> dict[str, Any]:
-        """A large body parsed and checked by a worker; graphs, configs and traces in it stay packed, with a mark in their
-        place."""
-        task = {"task": "open", "model": model, "limits": self._plain_limits}
-        limits = self.settings.limits
-        opened = await self._parsers.ask(
-            task, content, timeout_s=3 * limits.parse_s, cpu_s=limits.parse_s, client=CLIENT.get()
-        )
-        head, _, inner = opened.partition(b"\n")
-        document: dict[str, Any] = json.loads(head)
-        if inner:
-            mark = secrets.token_hex(16)
-            self._opened[mark] = inner
-            while len(self._opened) > MOST_OPENED:
-                self._opened.popitem(last=False)
-            if "trace" in document:
-                document["trace"]["text"] = f"opened:{mark}"
-            else:
-                workload = document["workload"]
-                workload[next(key for key in CONTENT_KEYS if key in workload)] = {"opened": mark}
-        return document
+    async def _provide(self, need: NotRecorded) -> None:
+        """Put the graph of a model where workers read it; record it where it was recorded only with other options."""
+        known = await self.storage.read(self.state.find_graph, need.model, need.options)
+        if known is not None:
+            await asyncio.to_thread(self._put, need.model, need.options, known[1])
+        else:
+            found = await self.storage.read(self.state.find_model, need.model)
+            if found is None:
+                raise NotFound(f"there is no model {need.model[:12]}...; upload it again with POST /models")
+            await self._record(need.model, found[1], kind=found[0], options=need.options, is_kept=True)
 
-    async def settle(self, body: AskBody) -> tuple[dict[str, Any], str]:
-        """The request in its plainest form, with every upload in the state, and the options it was recorded with."""
-        request = body.given()
-        request["cluster"] = body.cluster.table()
-        if request.get("calibration") is not None:
-            request["calibration"] = self._find_calibration(request["calibration"])
-        workload = request["workload"]
-        named = [key for key in ("name", "model", *CONTENT_KEYS) if key in workload]
-        if not named and request.get("configs"):
-            return request, ""
-        if len(named) != 1:
-            raise InvalidInput(
-                f"the workload gives {' and '.join(named) or 'nothing'} to forecast; give one of name, model, graph, config"
-            )
-        if named[0] == "name":
-            return request, ""
-        asked = {key: workload[key] for key in CAPTURE_OPTIONS if key in workload}
-        options = json.dumps(asked, sort_keys=True)
-        if named[0] in CONTENT_KEYS:
-            given = workload.pop(named[0])
-            content = self._opened.pop(str(given.get("opened")), None)
-            if content is None:
-                content = json.dumps(given, sort_keys=True).encode()
-            about = await self.upload(content, kind=named[0], options=asked)
-            workload["model"] = about["model"]
-        elif await self.storage.read(self.state.find_graph, workload["model"], options) is None:
-            await self._record(workload["model"], asked)
-        return request, options
+    def _put(self, model: str, options: str, packed: bytes) -> None:
+        path = graph_file(self._common["folder"], model, options)
+        new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        new.write_bytes(zlib.decompress(packed))
+        new.replace(path)
 
-    def _find_calibration(self, asked: str | dict[str, Any]) -> str:
-        """The text of a calibration: of those that the service was started with, or of the request itself."""
-        if isinstance(asked, dict):
-            return json.dumps(asked, sort_keys=True)
-        if asked not in self._calibrations:
-            raise UnknownName("calibration", asked, self._calibrations)
-        return self._calibrations[asked]
-
-    async def upload(
-        self, content: bytes | bytearray, *, kind: str | None = None, options: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    async def upload(self, content: bytes) -> dict[str, Any]:
         """Keep a model and the graph recorded from it; the same bytes are the same model."""
-
-        def examine() -> tuple[bytes | bytearray, str, str]:
-            unpacked = unpack(content, most=4 * self.settings.limits.body_bytes)
-            found = kind or guess_kind(unpacked)
-            digest = hashlib.sha256(found.encode() + b"\0")
-            digest.update(unpacked)
-            return unpacked, found, digest.hexdigest()
-
-        # In a thread: unpacking and digesting are long and let others run meanwhile.
-        content, found_kind, model = await asyncio.to_thread(examine)
-        key = json.dumps(options or {}, sort_keys=True)
-        about = await self.storage.read(self.state.find_graph, model, key)
-        if about is None:
-            words, graph = await self._capture(content, found_kind, options or {})
-            about = json.loads(words)
-            await self.storage.write(
-                self.state.add_model,
-                model=model,
-                name=about["name"][:200],
-                kind=found_kind,
-                content=content,
-                options=key,
-                graph=graph,
-                about=words,
-            )
-        return {"model": model, "kind": found_kind, **about}
-
-    async def _record(self, model: str, options: dict[str, Any]) -> None:
+        model = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
         found = await self.storage.read(self.state.find_model, model)
-        if found is None:
-            raise NotFound(f"there is no model {model[:12]}...; upload it again with POST /models")
-        _, kind, content = found
-        about, graph = await self._capture(content, kind, options)
-        await self.storage.write(
-            self.state.add_graph,
-            model=model,
-            options=json.dumps(options, sort_keys=True),
-            content=graph,
-            about=about,
-        )
+        about = None if found is None else await self.storage.read(self.state.find_graph, model, "{}")
+        if found is not None and about is not None:
+            return {"model": model, "kind": found[0], **json.loads(about[0])}
+        return await self._record(model, content, kind=guess_kind(peek(content)), options="{}")
 
-    async def _capture(self, content: bytes | bytearray, kind: str, options: dict[str, Any]) -> tuple[str, bytes]:
+    async def _record(
+        self, model: str, content: bytes, *, kind: str, options: str, is_kept: bool = False
+    ) -> dict[str, Any]:
         # A graph needs only to be checked; a config or an ONNX file needs the worker that may load PyTorch.
-        pool = self._parsers if kind == "graph" else self._recorders
-        task = {"task": "capture", "kind": kind, "options": options, "limits": self._plain_limits}
+        pool = self._large if kind == "graph" else self._recorders
         limits = self.settings.limits
+        task = {**self._common, "task": "record", "kind": kind, "options": options, "is_kept": is_kept}
         recorded = await pool.ask(
             task, content, timeout_s=limits.capture_s, cpu_s=limits.capture_cpu_s, client=CLIENT.get()
         )
-        return split_recorded(recorded)
+        line, _, rest = recorded.partition(b"\n")
+        head = json.loads(line)
+        size, about = head["content_bytes"], head["about"]
+        await self.storage.write(
+            self.state.add_model, model=model, name=about["name"], kind=head["kind"], content=rest[:size],
+            options=options, graph=rest[size:], about=json.dumps(about),
+        )  # fmt: skip
+        await asyncio.to_thread(self._put, model, options, rest[size:])
+        return {"model": model, "kind": head["kind"], **about}
 
-    async def ask_job(self, kind: str, request: dict[str, Any]) -> StoredJob:
-        most = self.settings.limits.waiting_jobs
-        text = json.dumps(request)
-        opened = (request["request"].get("trace") or {}).get("text") or ""
-        packed = self._opened.pop(opened.removeprefix("opened:"), None)
-        if packed is not None:
-            text = text.replace(json.dumps(opened), packed.decode())
-        job = await self.storage.write(self.state.add_job, kind, text, most_waiting=most)
-        if isinstance(job, int):
-            raise Busy(f"{job} jobs wait already, the most that may; ask again later", retry_after_s=5)
+    async def ask_job(self, kind: str, body: bytes) -> StoredJob:
+        """A plan or a schedule that was found sound, once it is sure to be run."""
+        request = await self._compute({"task": "check", "kind": kind}, body)
+        limits = self.settings.limits
+        job = await self.storage.write(
+            self.state.add_job, kind, request.decode(), client=CLIENT.get(), most_waiting=limits.waiting_jobs,
+            most_of_client=limits.client_jobs,
+        )  # fmt: skip
         self.runner.wake()
         return job
 
-    async def list_jobs(self, limit: int) -> list[StoredJob]:
-        return await self.storage.read(self.state.list_jobs, limit=limit)
-
     async def find_job(self, job: str) -> StoredJob:
-        try:
-            found = await self.storage.read(self.state.find_job, job)
-        except KeyError:
-            raise NotFound(f"there is no job {job[:40]!r}; it was never asked for, or is too old to be kept") from None
+        found = await self.storage.read(self.state.find_job, job)
         if found.state != "running":
             return found
         return dataclasses.replace(found, **self.runner.progress.get(job, {}))
-
-    async def find_result(self, job: str) -> bytes | None:
-        return await self.storage.read(self.state.find_result, job)
 
     async def cancel_job(self, job: str) -> StoredJob:
         await self.find_job(job)

@@ -1,33 +1,41 @@
 """How much one request may ask, and how the service is set up."""
 
+import contextlib
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 
 from traincast.errors import InvalidInput
-from traincast.units import MIB
+from traincast.noun import noun
+from traincast.service._faults import Busy
+from traincast.units import MIB, show_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Limits:
     """What one request may cost; each is checked before the work it bounds."""
 
     body_bytes: int = 32 * MIB
+    """Of an upload; other bodies have at most 6 MiB."""
+    inflight_bytes: int = 128 * MIB
+    """Of all bodies and large answers that are in memory at once, half-sent ones included."""
+    client_bytes: int = 64 * MIB
+    """The same of one client."""
     json_depth: int = 40
     graph_ops: int = 50_000
     """Of an uploaded graph, folded repetitions counted once."""
     devices: int = 65_536
     micro_batches: int = 4_096
-    plans: int = 100_000
+    plans: int = 30_000
+    """That one search may try; about as many as are tried in two minutes."""
     schedule_jobs: int = 20_000
     schedule_gpus: int = 65_536
     request_s: float = 20.0
     """A forecast or a fit that needs longer, by the clock or of CPU time, is stopped."""
-    parse_s: float = 20.0
-    """Reading one large JSON body, of CPU time."""
-    capture_s: float = 90.0
-    capture_cpu_s: float = 60.0
+    capture_s: float = 60.0
+    capture_cpu_s: float = 30.0
     job_s: float = 900.0
     """A plan or a schedule that needs longer is stopped."""
     waiting_requests: int = 256
@@ -37,9 +45,15 @@ class Limits:
     """A connection that does not send the whole head of a request within this is closed."""
     body_s: float = 10.0
     """A body may pause for so long, and must come at 32 KiB/s after that."""
+    write_s: float = 20.0
+    """A client that reads nothing for so long is cut off."""
     header_bytes: int = 32 * 1024
     connections: int = 4_096
+    client_connections: int = 1_024
+    """Of one address."""
     waiting_jobs: int = 64
+    client_jobs: int = 16
+    """Places in the queue of one client."""
     kept_jobs: int = 2_000
     """Finished ones; the oldest go first."""
     kept_models: int = 200
@@ -52,9 +66,42 @@ class Limits:
     """Writable memory of a worker, and of the one that records models with PyTorch."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in self.__annotations__:
             if getattr(self, name) <= 0:
                 raise InvalidInput(f"{name} = {getattr(self, name)}; a limit must be above 0")
+
+
+class Budget:
+    """Bytes that are in memory for clients: so many for all, so many for each."""
+
+    def __init__(self, most: int, most_of_client: int) -> None:
+        self._most, self._most_of_client = most, most_of_client
+        self._held: Counter[str] = Counter()
+        self.num_bytes = 0
+
+    @contextlib.contextmanager
+    def hold(self, client: str) -> Iterator[Callable[[int], None]]:
+        """What takes bytes of a client, which are all given back in the end."""
+        taken = 0
+
+        def take(amount: int) -> None:
+            nonlocal taken
+            if self._held[client] + amount > self._most_of_client:
+                most = show_bytes(self._most_of_client)
+                raise Busy(f"more than {most} of this client are under way; ask again later")
+            if self.num_bytes + amount > self._most:
+                raise Busy(f"more than {show_bytes(self._most)} of requests are under way; ask again later")
+            taken += amount
+            self._held[client] += amount
+            self.num_bytes += amount
+
+        try:
+            yield take
+        finally:
+            self.num_bytes -= taken
+            self._held[client] -= taken
+            if not self._held[client]:
+                del self._held[client]
 
 
 def spread_s(limit_s: float) -> float:
@@ -65,24 +112,21 @@ def spread_s(limit_s: float) -> float:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Settings:
     """How one service is run."""
 
     state: str
     """The SQLite file, or the URL of the PostgreSQL database, that holds models, jobs and tokens."""
     token: str | None = None
-    """Callers who send it may do everything; None, and no token in the state: anybody who reaches the port may ask."""
+    """Callers who send it may do everything."""
     host: str = "127.0.0.1"
-    """The address that is listened on."""
+    """The address that is listened on; callers of any other than the loopback need a token."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, besides those of the loopback and the address itself, by which callers may know this service."""
-    cors_origin: str | None = None
-    """The one foreign web origin that may call; None: none."""
     workers: int = 2
-    job_workers: int = 1
-    ray: bool = False
-    """Whether plans and schedules are computed on a Ray cluster."""
+    job_workers: int = 2
+    """With two or more, one client never holds all of them."""
     rate_per_s: float = 0.0
     """Requests that one client may send in a second; twice as many at once. 0: no limit."""
     audit: Path | None = None

@@ -1,10 +1,14 @@
-"""The page: markup, style and scripts put into one document that fetches nothing from anywhere else."""
+"""The pages: the service's own in one document, and that of the API; neither fetches anything from anywhere else."""
 
 import base64
 import hashlib
+import importlib.resources
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Response
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -52,13 +56,43 @@ def _read(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def _content_policy() -> str:
+def _content_policy(script: str, *, style: str) -> str:
     """Only our own script runs and only our own service is called, whatever a model is named."""
-    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+        f"default-src 'none'; script-src 'self' 'sha256-{digest}'; style-src {style}; img-src data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
-CONTENT_POLICY = _content_policy()
+CONTENT_POLICY = _content_policy(_script(), style="'unsafe-inline'").replace("'self' 'sha", "'sha")
+DOCS_SCRIPT = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#docs", tryItOutEnabled: true})'
+DOCS = f"""<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>traincast: API</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<body><div id="docs"></div><script src="/docs/swagger-ui-bundle.js"></script><script>{DOCS_SCRIPT}</script></body></html>"""
+DOCS_FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+"""Swagger UI as the package fastapi-offline brings it."""
+
+
+@cache
+def _docs_file(name: str) -> bytes:
+    return importlib.resources.files("fastapi_offline").joinpath("static", name).read_bytes()
+
+
+def add_pages(app: FastAPI) -> None:
+    def add(path: str, content: Any, kind: str, policy: str) -> None:
+        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+
+        @app.get(path, include_in_schema=False)
+        async def page() -> Response:
+            return Response(content(), media_type=kind, headers=headers)
+
+    html = "text/html; charset=utf-8"
+    add("/", compose_page, html, CONTENT_POLICY)
+    add("/docs", DOCS.encode, html, _content_policy(DOCS_SCRIPT, style="'self' 'unsafe-inline'"))
+    for name, kind in DOCS_FILES.items():
+        add(f"/docs/{name}", partial(_docs_file, name), kind, "default-src 'none'; frame-ancestors 'none'")
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(status_code=204)

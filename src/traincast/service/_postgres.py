@@ -1,96 +1,79 @@
-"""A PostgreSQL database that several services and their workers share: connections mended, faults told apart."""
+"""A PostgreSQL database that one service keeps its state in: connections mended, faults told apart."""
 
-import atexit
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra
-from traincast.service._database import Statements
-from traincast.service._faults import StorageFault
+from traincast.service._faults import StorageFault, Unstorable
+from traincast.service._state import ADDED_COLUMNS, SCHEMA, Execute
 
-SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS models (
-        id TEXT PRIMARY KEY, name TEXT NOT NULL, kind TEXT NOT NULL, content BYTEA NOT NULL,
-        used_s DOUBLE PRECISION NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS graphs (
-        model TEXT NOT NULL REFERENCES models(id) ON DELETE CASCADE, options TEXT NOT NULL, content BYTEA NOT NULL,
-        about TEXT, PRIMARY KEY (model, options))""",
-    """CREATE TABLE IF NOT EXISTS jobs (
-        id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, request TEXT NOT NULL,
-        done BIGINT NOT NULL DEFAULT 0, total BIGINT NOT NULL DEFAULT 0, words TEXT NOT NULL DEFAULT '',
-        starts BIGINT NOT NULL DEFAULT 0, created_s DOUBLE PRECISION NOT NULL, finished_s DOUBLE PRECISION,
-        result BYTEA, error TEXT, owner TEXT, lease_until_s DOUBLE PRECISION)""",
-    "CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, created_s)",
-    """CREATE TABLE IF NOT EXISTS tokens (
-        name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, scope TEXT NOT NULL, created_s DOUBLE PRECISION NOT NULL)""",
-    "CREATE TABLE IF NOT EXISTS beats (id BIGINT PRIMARY KEY, at_s DOUBLE PRECISION NOT NULL)",
-)
-SCHEMA_LOCK = 0x7472_6373
-"""Two services that start at once must not both make the tables."""
+SCHEMA_LOCK, OWNER_LOCK = 0x7472_6373, 0x7472_6374
+"""Advisory locks: two programs that start at once must not both make the tables, nor two services run the same jobs."""
+OWNER_PATIENCE_S = 10.0
+"""The server needs a moment to notice that a service was killed."""
 CONNECT_TIMEOUT_S = 3
-STATEMENT_TIMEOUT_MS = 10_000
-
-
-class PostgresStatements:
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
-
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        self._cursor.execute(statement.replace("?", "%s"), values)
-        return list(self._cursor.fetchall())
-
-    def write(self, statement: str, values: Sequence[Any] = ()) -> int:
-        self._cursor.execute(statement.replace("?", "%s"), values)
-        return int(self._cursor.rowcount)
+OPTIONS = (
+    "-c statement_timeout=10000 -c idle_in_transaction_session_timeout=30000 -c tcp_keepalives_idle=10 "
+    "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
 
 
 class PostgresDatabase:
-    """One connection, opened again after any fault of it."""
+    """One connection, opened again after any fault of it; an owner's holds a lock that no other service can have."""
 
     name = "postgresql"
-    lock_rows = "FOR UPDATE SKIP LOCKED"
-    is_shared = True
     num_rescued = 0
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._driver = _load_driver()
-        self._connection: Any = None
+    def __init__(self, url: str, *, is_owner: bool = True) -> None:
+        self._url, self._is_owner = url, is_owner
         try:
-            with self.transaction() as found:
-                found.read("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
-                for statement in SCHEMA:
-                    found.write(statement)
-        except StorageFault as fault:
-            self.close()
-            raise InvalidInput(f"cannot keep the service's state in the database: {fault.details}") from fault
+            self._driver: Any = importlib.import_module("psycopg")
+        except ImportError as error:
+            raise MissingExtra("psycopg", "postgresql", "a PostgreSQL database") from error
+        self._connection: Any = None
+        until_s = time.monotonic() + OWNER_PATIENCE_S
+        while True:
+            try:
+                with self.transaction() as execute:
+                    execute("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
+                    for statement in SCHEMA:
+                        execute(statement)
+                    for table, column, kind in ADDED_COLUMNS:
+                        execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} {kind}")
+                return
+            except StorageFault as fault:
+                self.close()
+                if fault.kind != "locked" or time.monotonic() > until_s:
+                    words = f"cannot keep the service's state in the database: {fault.details}"
+                    raise InvalidInput(words) from fault
+            time.sleep(0.2)
 
     @contextlib.contextmanager
-    def transaction(self, *, changes: bool = True) -> Iterator[PostgresStatements]:
+    def transaction(self, *, changes: bool = True) -> Iterator[Execute]:
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = _connect(self._driver, self._url)
+                self._connection = self._driver.connect(
+                    self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, options=OPTIONS
+                )
+                query = "SELECT pg_try_advisory_lock(%s)"
+                if self._is_owner and not self._connection.execute(query, (OWNER_LOCK,)).fetchone()[0]:
+                    self.close()
+                    raise StorageFault(
+                        "locked", "it is in use by another service; stop that one, or use another database"
+                    )
             with self._connection.transaction(), self._connection.cursor() as cursor:
-                yield PostgresStatements(cursor)
+                yield lambda statement, values=(): cursor.execute(statement.replace("?", "%s"), values)
+        except (self._driver.DataError, UnicodeError) as error:
+            raise Unstorable(f"this cannot be stored: {_say(error)}") from error
         except self._driver.Error as error:
             self.close()
-            raise StorageFault(_kind_of(error), " ".join(str(error).split())) from error
+            raise StorageFault(_kind_of(error), _say(error)) from error
 
-    def clock_s(self, statements: Statements) -> float:
-        return float(statements.read("SELECT extract(epoch FROM clock_timestamp())")[0][0])
-
-    def check(self) -> None:
-        with self.transaction() as found:
-            now_s = self.clock_s(found)
-            found.write(
-                "INSERT INTO beats (id, at_s) VALUES (pg_backend_pid(), ?) "
-                "ON CONFLICT (id) DO UPDATE SET at_s = excluded.at_s",
-                (now_s,),
-            )
-            # Of connections that are long gone.
-            found.write("DELETE FROM beats WHERE at_s < ?", (now_s - 3600,))
+    def check_room(self) -> None:
+        """The server tells only when it writes."""
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -99,20 +82,8 @@ class PostgresDatabase:
                 connection.close()
 
 
-def _load_driver() -> Any:
-    try:
-        return importlib.import_module("psycopg")
-    except ImportError as error:
-        raise MissingExtra("psycopg", "postgresql", "a PostgreSQL database") from error
-
-
-def _connect(driver: Any, url: str) -> Any:
-    return driver.connect(
-        url,
-        autocommit=True,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=30000",
-    )
+def _say(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _kind_of(error: Any) -> str:
@@ -123,40 +94,4 @@ def _kind_of(error: Any) -> str:
         return "read-only"
     if state in ("55P03", "40P01", "40001", "57014"):
         return "locked"
-    if state.startswith("XX"):
-        return "corrupt"
-    return "unreachable"
-
-
-_readers: dict[str, Any] = {}
-"""By address: a worker reads the graphs of many requests over one connection."""
-
-
-def read_graph(url: str, model: str, options: str) -> bytes | None:
-    """The packed JSON of a recorded graph, over a connection that is kept until the process ends."""
-    driver = _load_driver()
-    try:
-        connection = _readers.get(url)
-        if connection is None or connection.closed:
-            connection = _readers[url] = _connect(driver, url)
-        row = connection.execute(
-            "SELECT content FROM graphs WHERE model = %s AND options = %s", (model, options)
-        ).fetchone()
-    except driver.Error as error:
-        _close_reader(url)
-        raise StorageFault(_kind_of(error), " ".join(str(error).split())) from error
-    return None if row is None else bytes(row[0])
-
-
-def _close_reader(url: str) -> None:
-    connection = _readers.pop(url, None)
-    if connection is not None:
-        # It may have ended already; what it held was read or raised.
-        with contextlib.suppress(OSError, _load_driver().Error):
-            connection.close()
-
-
-@atexit.register
-def close_readers() -> None:
-    for url in list(_readers):
-        _close_reader(url)
+    return "corrupt" if state.startswith("XX") else "unreachable"

@@ -1,107 +1,68 @@
 """Settings to a running server."""
 
-import asyncio
 import contextlib
+import logging.handlers
 import resource
-import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from traincast.errors import InvalidInput
 from traincast.service._app import make_app
-from traincast.service._dispatch import Dispatcher
 from traincast.service._limits import Settings
 from traincast.service._protocol import make_protocol
-from traincast.service._ray import connect
-from traincast.service._state import State
 
 
 def run_service(settings: Settings, *, port: int, announce: Callable[[str], None]) -> None:
     """Serve until interrupted; `announce` is called with the address once requests are answered."""
-    raise_open_files()
-    if settings.ray:
-        # Where there is no Ray, it is better said now than with the first job.
-        connect()
-    host = settings.host
-    app = make_app(settings)
-    try:
-        _refuse_open_door(settings, app.state.dispatcher.state)
-        listener = _listen(host, port)
-    except InvalidInput:
-        app.state.dispatcher.state.close()
-        raise
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # Whoever connects is whoever asks: a header must not choose whose rate limit counts.
-        proxy_headers=False,
-        http=make_protocol(settings.limits),
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=5,
-        backlog=2048,
-    )
-    server = uvicorn.Server(config)
-
-    async def serve() -> None:
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.02)
-        if server.started:
-            shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listener.getsockname()[1]}")
-        await serving
-
-    with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve())
-
-
-def run_jobs(settings: Settings, *, announce: Callable[[], None]) -> None:
-    """Run jobs of a shared database until interrupted, without answering anybody."""
-    if settings.ray:
-        connect()
-
-    async def run() -> None:
-        dispatcher = Dispatcher(settings)
-        stop = asyncio.Event()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        try:
-            await dispatcher.runner.start()
-            announce()
-            await stop.wait()
-        finally:
-            await dispatcher.close()
-
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run())
-
-
-def _refuse_open_door(settings: Settings, state: State) -> None:
-    if not settings.is_local and settings.token is None and not state.list_tokens():
-        raise InvalidInput(
-            f"anybody who reaches {settings.host} could ask this service; set TRAINCAST_TOKEN, or add a token with "
-            "'traincast token add NAME', or listen on 127.0.0.1"
-        )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def raise_open_files() -> None:
-    """Let as many connections be open as the system allows."""
     with contextlib.suppress(ValueError, OSError):
+        # As many connections as the system allows.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _keep_audit(settings.audit)
+    host, app = settings.host, make_app(settings)
+    state = app.state.dispatcher.state
+    try:
+        if not settings.is_local and settings.token is None and not state.list_tokens():
+            raise InvalidInput(
+                f"anybody who reaches {host} could ask this service; set TRAINCAST_TOKEN, or add a token with "
+                "'traincast token add NAME', or listen on 127.0.0.1"
+            )
+        listener = _listen(host, port)
+    except InvalidInput:
+        state.close()
+        raise
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                announce(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
+
+    # No proxy headers: whoever connects is whoever asks, and a header must not choose whose rate limit counts.
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        http=make_protocol(settings.limits), timeout_keep_alive=15, timeout_graceful_shutdown=5, backlog=2048,
+    )  # fmt: skip
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[listener])
+
+
+def _keep_audit(path: Path | None) -> None:
+    """Who changed what and who was refused, in a file that rotates; a full disk loses lines and nothing else."""
+    log = logging.getLogger("traincast.audit")
+    log.propagate = False
+    log.setLevel(logging.CRITICAL if path is None else logging.INFO)
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            log.addHandler(logging.handlers.RotatingFileHandler(path, maxBytes=16 * 2**20, backupCount=4))
+            path.chmod(0o600)
+        except OSError as error:
+            raise InvalidInput(f"cannot keep the audit log in {path}: {error}") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -116,7 +77,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if listener is not None:
             listener.close()
-        raise InvalidInput(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
-        ) from error
+        words = f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+        raise InvalidInput(words) from error
     return listener

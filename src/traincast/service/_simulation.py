@@ -1,12 +1,12 @@
 """A schedule request to the comparison of its policies, with what each node ran when."""
 
-import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.report import document_bars
 from traincast.schedule import (
     FORMATS,
     PLACERS,
@@ -19,28 +19,20 @@ from traincast.schedule import (
     generate_jobs,
     measure_schedule,
     parse_fleet,
-    queue_curve,
     read_trace,
     run_policy,
 )
-from traincast.spec import Fleet, Schedule
+from traincast.spec import Fleet
 
 Report = Callable[..., None]
-MOST_BARS = 3_000
-MOST_NODES = 64
-MOST_POINTS = 400
 TEXT_FORMATS = tuple(name for name in FORMATS if name != "tidy")
-"""The formats that are text; tables of our own come as tidy-csv."""
+"""The formats that are text; tables of our own come as csv."""
 
 
 def simulate_request(asked: Mapping[str, Any], limits: Mapping[str, Any], report: Report) -> dict[str, Any]:
     names = check_policies(asked["policies"])
-    options = [
-        name
-        for name, given in (("--sigma", asked["sigma"]), ("--placement", asked["placement"] != "consolidated"))
-        if given
-    ]
-    notes = check_options(names, options)
+    options = {"--sigma": asked["sigma"], "--placement": asked["placement"] != "consolidated"}
+    notes = check_options(names, [name for name, given in options.items() if given])
     if asked["placement"] not in PLACERS:
         raise UnknownName("placement", asked["placement"], PLACERS)
     fleet = parse_fleet(asked["cluster"])
@@ -60,7 +52,7 @@ def simulate_request(asked: Mapping[str, Any], limits: Mapping[str, Any], report
     for place, name in enumerate(names):
         report(place * len(trace.jobs), total, f"simulating {name}")
         schedule = run_policy(name, trace.jobs, setting)
-        policies.append({**measure_schedule(schedule).as_dict(), **_drawing(schedule)})
+        policies.append({**measure_schedule(schedule).as_dict(), **document_bars(schedule)})
     report(total, total, "done")
     return {
         "trace": trace.name,
@@ -83,7 +75,7 @@ def _read(asked: Mapping[str, Any], fleet: Fleet, limits: Mapping[str, Any]) -> 
         if not 1 <= count <= most:
             raise InvalidInput(f"synthetic = {count:,}; from 1 to {most:,} jobs can be generated")
         load = trace["load"]
-        if not (load > 0 and math.isfinite(load)):
+        if load <= 0:
             raise InvalidInput(f"load = {load}; it must be a finite number above 0")
         jobs = generate_jobs(count, num_gpus=fleet.num_gpus, mix=Mix(load=load, deadline_slack=2.0), seed=asked["seed"])
         return Trace(name=f"synthetic-{count}-load-{load:g}", format="synthetic", jobs=jobs)
@@ -100,23 +92,3 @@ def _read(asked: Mapping[str, Any], fleet: Fleet, limits: Mapping[str, Any]) -> 
     if len(found.jobs) > most:
         raise InvalidInput(f"the trace has {len(found.jobs):,} jobs; one of at most {most:,} is simulated")
     return found
-
-
-def _drawing(schedule: Schedule) -> dict[str, Any]:
-    """Bars of the Gantt chart as [node, GPUs, start, end, job], and how many jobs wait when."""
-    bars = [
-        [node, count, held.start_s, held.end_s, schedule.job_ids[held.job][:40]]
-        for held in sorted(schedule.occupations, key=lambda held: held.start_s)
-        for node, count in held.nodes
-        if node < MOST_NODES
-    ]
-    times, waiting = queue_curve(schedule)
-    step = max(1, -(-len(times) // MOST_POINTS))
-    widths = [pool.gpus_per_node for pool in schedule.fleet.pools for _ in range(pool.num_nodes)]
-    return {
-        "bars": bars[:MOST_BARS],
-        "num_bars": len(bars),
-        "gpus_of_node": widths[:MOST_NODES],
-        "num_nodes": len(widths),
-        "queue": [[float(at), float(count)] for at, count in zip(times[::step], waiting[::step], strict=True)],
-    }

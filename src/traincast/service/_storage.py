@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -31,7 +32,7 @@ class Storage:
     def __init__(self, state: State) -> None:
         self.state = state
         self.fault: StorageFault | None = None
-        self.faults: dict[str, int] = {}
+        self.faults: Counter[str] = Counter()
         self.queue = Queue(counts={}, oldest_s=0.0)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._refuse_until_s = 0.0
@@ -40,22 +41,14 @@ class Storage:
 
     async def write(self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Run a method of the state that changes it; a StorageFault is noted and rises."""
-        self._refuse_early()
-        found = await self._run(function, *arguments, **options)
+        if self.fault is not None and time.monotonic() < self._refuse_until_s:
+            raise StorageFault(self.fault.kind, self.fault.details)
+        found = await self.read(function, *arguments, **options)
         self._clear()
         return found
 
     async def read(self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Run a method of the state that changes nothing, which a full or read-only disk does not stop."""
-        if self.fault is not None and self.fault.kind not in ("full", "read-only"):
-            self._refuse_early()
-        return await self._run(function, *arguments, **options)
-
-    def _refuse_early(self) -> None:
-        if self.fault is not None and time.monotonic() < self._refuse_until_s:
-            raise StorageFault(self.fault.kind, self.fault.details)
-
-    async def _run(self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Run a method of the state that changes nothing, which works where nothing can be written."""
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._thread, lambda: function(*arguments, **options)
@@ -68,7 +61,7 @@ class Storage:
         if self.fault is None or self.fault.kind != fault.kind:
             log.error("storage: %s (%s)", fault, fault.details)
         self.fault = fault
-        self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
+        self.faults[fault.kind] += 1
         self._refuse_until_s = time.monotonic() + REFUSE_S
 
     def _clear(self) -> None:
@@ -77,10 +70,8 @@ class Storage:
         self.fault = None
 
     async def check(self) -> None:
-        """Learn whether the state can be written and how its jobs stand; at most once a second.
-
-        A check that waits behind a large write is not waited for: what is known is then at most some seconds old.
-        """
+        """Learn whether the state can be written and how its jobs stand; at most once a second, and some seconds late where that
+        waits behind a large write."""
         if self._checking is None and time.monotonic() - self._checked_s >= CHECK_EVERY_S:
             self._checking = asyncio.create_task(self._check())
         if self._checking is None:
@@ -92,12 +83,12 @@ class Storage:
 
     async def _check(self) -> None:
         def look() -> Queue:
-            self.state.database.check()
+            self.state.check()
             return self.state.read_queue()
 
         try:
             with contextlib.suppress(StorageFault):
-                self.queue = await self._run(look)
+                self.queue = await self.read(look)
                 self._clear()
         finally:
             self._checked_s = time.monotonic()

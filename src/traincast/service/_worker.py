@@ -1,4 +1,7 @@
-"""A worker process of the service: tasks in, answers out, one at a time; it can be killed at any moment."""
+"""A worker process of the service: tasks in, answers out, one at a time; it can be killed at any moment.
+
+Each message is a kind, a length, and bytes of JSON or of a file. Nothing is unpickled.
+"""
 
 import contextlib
 import json
@@ -8,46 +11,59 @@ import os
 import queue
 import resource
 import secrets
+import signal
+import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from traincast.errors import TraincastError
-from traincast.service._faults import StorageFault
-from traincast.service._frames import ANSWER, BLOB, ERROR, PROGRESS, TASK, pack, pack_json, read_frame
+from traincast.service._faults import Malformed, NotFound, NotRecorded
 
+HEADER = struct.Struct(">cQ")
+TASK, ANSWER, ERROR, PROGRESS = b"T", b"A", b"E", b"P"
+"""A task is two messages: what is asked, as JSON, and the bytes it is about, which may be none."""
 NOT_ENOUGH_MEMORY = "not enough memory for this input; use a smaller one"
 TOO_DEEP = "the input is nested too deeply"
 
 
-class Hears(Protocol):
-    """Takes frames of progress."""
+def pack(kind: bytes, payload: bytes) -> bytes:
+    return HEADER.pack(kind, len(payload)) + payload
 
-    def write(self, frame: bytes, /) -> object: ...
+
+def pack_json(kind: bytes, value: Any) -> bytes:
+    # As ASCII: half a character, which no encoding holds, must not end a worker.
+    return pack(kind, json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    _, length = HEADER.unpack(stream.read(HEADER.size))
+    return stream.read(length)
 
 
 def main(arguments: list[str]) -> int:
-    memory_bytes = int(arguments[0])
+    # Signals to the whole group are for the service, which ends its workers itself; they end with it in any case.
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
     # What a library prints must not end up between two messages.
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for kind, most in ((resource.RLIMIT_DATA, int(arguments[0])), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
         os.nice(int(arguments[1]))
     tasks: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
     while True:
         task, blob = tasks.get()
-        limit_cpu(task.get("cpu_s"))
+        _limit_cpu(task.get("cpu_s"))
         out.write(run_task(task, blob, out))
+        out.flush()
 
 
-def limit_cpu(seconds: float | None) -> None:
+def _limit_cpu(seconds: float | None) -> None:
     """Let the system end this process once the next task has used so much CPU time, in whatever code it is."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     until = resource.RLIM_INFINITY if seconds is None else math.ceil(time.process_time() + seconds)
@@ -58,56 +74,40 @@ def limit_cpu(seconds: float | None) -> None:
 
 def _listen(stream: IO[bytes], tasks: "queue.Queue[tuple[dict[str, Any], bytes]]") -> None:
     """Read on while a task runs: when the service is gone, however it went, the worker goes too."""
-    while (frame := read_frame(stream)) is not None:
-        kind, payload = frame
-        if kind != TASK:
-            break
-        task = json.loads(payload)
-        blob = b""
-        if task.get("has_blob"):
-            second = read_frame(stream)
-            if second is None or second[0] != BLOB:
-                break
-            blob = second[1]
-        tasks.put((task, blob))
-    os._exit(0)
+    try:
+        while True:
+            tasks.put((json.loads(_read(stream)), _read(stream)))
+    except (struct.error, ValueError):
+        # A message that is cut short is the last one.
+        os._exit(0)
 
 
-def _find(name: str) -> Callable[..., bytes]:
-    """The function of a task, with no more imported than it needs."""
-    if name == "open":
-        from traincast.service._opening import open_body
-
-        return open_body
-    from traincast.service._answers import TASKS
-
-    return TASKS[name]
-
-
-def run_task(task: dict[str, Any], blob: bytes, out: Hears) -> bytes:
+def run_task(task: dict[str, Any], blob: bytes, out: IO[bytes]) -> bytes:
     """The answer or the refusal of one task as a frame; progress is written to `out` as it comes."""
+    from traincast.service._answers import TASKS
 
     def report(done: int, total: int, words: str = "") -> None:
         out.write(pack_json(PROGRESS, {"done": done, "total": total, "words": words}))
+        out.flush()
 
     try:
-        if task.get("is_stored"):
-            task, blob = {"options": "", **task, **json.loads(blob)}, b""
-        return pack(ANSWER, _find(task["task"])(task, blob, report))
-    except StorageFault as fault:
-        return pack_json(ERROR, {"error": fault.details, "kind": "storage", "storage": fault.kind})
+        return pack(ANSWER, TASKS[task["task"]](task, blob, report))
+    except NotRecorded as need:
+        return pack_json(
+            ERROR, {"kind": "record", "error": "", "needs": {"model": need.model, "options": need.options}}
+        )
     except TraincastError as error:
-        return pack_json(ERROR, {"error": " ".join(str(error).split()), "kind": "input"})
-    except MemoryError:
-        return pack_json(ERROR, {"error": NOT_ENOUGH_MEMORY, "kind": "input"})
-    except RecursionError:
-        return pack_json(ERROR, {"error": TOO_DEEP, "kind": "input"})
+        kind = "syntax" if isinstance(error, Malformed) else "missing" if isinstance(error, NotFound) else "input"
+        return pack_json(ERROR, {"kind": kind, "error": " ".join(str(error).split())})
+    except (MemoryError, RecursionError) as error:
+        words = NOT_ENOUGH_MEMORY if isinstance(error, MemoryError) else TOO_DEEP
+        return pack_json(ERROR, {"kind": "input", "error": words})
     except Exception:
         # The operator reads what happened in the log; the caller gets a number to ask for it.
         number = secrets.token_hex(4)
         logging.getLogger("traincast.service").exception("internal error %s in task %s", number, task.get("task"))
         words = f"internal error; please report it with the lines of the service's log that name {number}"
-        return pack_json(ERROR, {"error": words, "kind": "fault"})
+        return pack_json(ERROR, {"kind": "fault", "error": words})
 
 
 if __name__ == "__main__":

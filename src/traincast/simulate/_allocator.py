@@ -2,8 +2,7 @@
 
 The rules are those of CUDACachingAllocator (PyTorch 2): sizes are rounded to 512 bytes; requests up to 1 MiB come from segments
 of 2 MiB, those below 10 MiB from segments of 20 MiB, larger ones get a segment of their own, rounded to 2 MiB; the smallest
-free block that is large enough is taken and split; free neighbours are merged; when the device is full, segments that are
-wholly free are given back before the request fails.
+free block that is large enough is taken and split; free neighbours are merged. The device is as large as it needs to be.
 """
 
 from bisect import bisect_left, insort
@@ -37,33 +36,22 @@ class _Block:
 class CachingAllocator:
     """Device memory as PyTorch hands it out. Sizes are whole bytes; a name stands for one live piece of memory."""
 
-    capacity_bytes: float | None = None
-    """None: the device is as large as it needs to be."""
     reserved_bytes: int = 0
     allocated_bytes: int = 0
-    peak_reserved_bytes: int = 0
-    peak_allocated_bytes: int = 0
-    num_retries: int = 0
-    """How often cached segments had to be given back to serve a request."""
     _free: dict[bool, list[tuple[int, int, _Block]]] = field(default_factory=lambda: {True: [], False: []})
     _live: dict[Hashable, _Block] = field(default_factory=dict)
     _next: int = 0
 
-    def allocate(self, name: Hashable, num_bytes: float) -> bool:
-        """Serve a request; False when the device is out of memory, and nothing has changed but the cache."""
+    def allocate(self, name: Hashable, num_bytes: float) -> None:
         if name in self._live:
             raise InvalidInput(f"memory named {name!r} is in use already; free it before it is asked for again")
         size = max(ROUNDING_BYTES, -(-int(num_bytes) // ROUNDING_BYTES) * ROUNDING_BYTES)
         small = size <= SMALL_REQUEST_BYTES
         block = self._take(size, small=small) or self._grow(size, small=small)
-        if block is None:
-            return False
         self._split(block, size)
         block.free = False
         self._live[name] = block
         self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        return True
 
     def free(self, name: Hashable) -> None:
         block = self._live.pop(name, None)
@@ -86,27 +74,14 @@ class CachingAllocator:
                 block.after.before = block
         self._keep(block)
 
-    def empty_cache(self) -> None:
-        """Give wholly free segments back to the device."""
-        for pool in self._free.values():
-            for item in [item for item in pool if item[2].before is None and item[2].after is None]:
-                pool.remove(item)
-                self.reserved_bytes -= item[2].size
-
     def _take(self, size: int, *, small: bool) -> _Block | None:
         pool = self._free[small]
         place = bisect_left(pool, size, key=lambda item: item[0])
         return pool.pop(place)[2] if place < len(pool) else None
 
-    def _grow(self, size: int, *, small: bool) -> _Block | None:
+    def _grow(self, size: int, *, small: bool) -> _Block:
         segment = _segment_bytes(size)
-        if self.capacity_bytes is not None and self.reserved_bytes + segment > self.capacity_bytes:
-            self.num_retries += 1
-            self.empty_cache()
-            if self.reserved_bytes + segment > self.capacity_bytes:
-                return None
         self.reserved_bytes += segment
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         self._next += 1
         # Blocks of equal size are taken in the order of their addresses; room is left for the pieces of a segment.
         return _Block(segment, small, self._next << 40)

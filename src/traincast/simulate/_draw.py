@@ -1,20 +1,18 @@
 """The passes of pipeline stages, placed in time, to the spans of every stage."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from traincast.noun import noun
 from traincast.simulate._passes import Clocks, Part, Spent, run_pass
 from traincast.spec import Collective, Span
 
 MAX_SPANS = 40_000
 """Beyond this many, each pass is drawn by its sorts of work."""
-MOST_SORTS = 8
-"""Of work that such a pass names; the rest is drawn without a layer."""
-
 Update = Callable[[Mapping[str, Sequence[Part]], Clocks, Spent, list[Span]], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Pattern:
     """The spans of one stage, each list counted from the start of its pass."""
 
@@ -56,7 +54,11 @@ def draw_pipeline(
         for pattern, passes in zip(patterns, placed, strict=True)
     )
     if num_spans > MAX_SPANS:
-        patterns = [_condense(pattern) for pattern in patterns]
+        names = {"forward": "forward", "backward": "backward", "ending": "last backward and update"}
+        patterns = [
+            Pattern(**{part: _merge(getattr(pattern, part), name) for part, name in names.items()})
+            for pattern in patterns
+        ]
     spans: list[Span] = []
     for stage, (pattern, passes) in enumerate(zip(patterns, placed, strict=True)):
         for number, (kind, start_s, _) in enumerate(passes):
@@ -109,20 +111,12 @@ def _draw_hops(placed: Sequence[Sequence[tuple[str, float, float]]], hop: Collec
     return spans
 
 
-def _condense(pattern: Pattern) -> Pattern:
-    return Pattern(
-        forward=_merge(pattern.forward, "forward"),
-        backward=_merge(pattern.backward, "backward"),
-        ending=_merge(pattern.ending, "last backward and update"),
-    )
-
-
 def _merge(spans: Sequence[Span], name: str) -> tuple[Span, ...]:
-    """The longest sorts of work one after the other, each as long as its tasks, and one span for each sort of collective."""
+    """Sorts of work one after the other, each as long as its tasks, and one span for each sort of collective."""
     groups: dict[tuple[str, ...], list[Span]] = {}
-    for span in _name_longest(spans):
+    for span in spans:
         task = span.collective
-        key = ("", span.category, span.layer) if task is None else (task.kind, task.axis, str(task.num_ranks))
+        key = ("", span.category) if task is None else (task.kind, task.axis, str(task.num_ranks))
         groups.setdefault(key, []).append(span)
     merged = []
     free_s = min((span.start_s for span in spans), default=0.0)
@@ -138,24 +132,10 @@ def _merge(spans: Sequence[Span], name: str) -> tuple[Span, ...]:
                 start_s=start_s,
                 end_s=end_s,
                 stream=first.stream if task is None else " ".join(("network", *sort)),
-                layer=first.layer if task is None else "",
+                layer="",
                 num_bytes=sum(span.num_bytes for span in members),
                 collective=task
                 and replace(task, num_bytes=sum(span.collective.num_bytes for span in members if span.collective)),
             )
         )
     return tuple(merged)
-
-
-def _name_longest(spans: Sequence[Span]) -> list[Span]:
-    """The same spans, with the layer of those alone that belong to the longest sorts of work."""
-    totals: dict[tuple[str, str], float] = {}
-    for span in spans:
-        if span.collective is None:
-            key = span.layer, span.category
-            totals[key] = totals.get(key, 0.0) + span.end_s - span.start_s
-    longest = set(sorted(totals, key=lambda key: -totals[key])[:MOST_SORTS])
-    return [
-        span if span.collective is not None or (span.layer, span.category) in longest else replace(span, layer="")
-        for span in spans
-    ]

@@ -2,14 +2,15 @@
 
 import functools
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.catalog import read_constants
 from traincast.memo import Remember, compute
+from traincast.noun import noun
 from traincast.spec import HOST, ROLES, Collective, MemoryProfile, Op, Repeat, Stage, Task, Tensor, segments
 
 RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer", "cache")
@@ -38,51 +39,30 @@ class Life:
     where the result of the last one goes, which no backward repetition takes."""
 
 
-@dataclass(slots=True)
-class _Events:
-    """Bytes that appear and vanish at each place, per repetition of its segment."""
-
-    born: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
-    freed: defaultdict[Place, float] = field(default_factory=lambda: defaultdict(float))
-    enter: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Held at the start of each repetition of a segment: what the one before it left."""
-    leave: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Change once a segment is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Overheads:
-    """What real runs hold beyond live tensors: few constants, fitted by `benchmarks/memory.py fit` with the priors as start.
+    """What real runs hold beyond live tensors: the constants of the document `memory`, then what the job and its framework do.
 
     A gathered input of a split product is dropped after use, but its memory comes back only when the device has passed the
     gather. A host that runs ahead of the device therefore holds gathers of several layers and passes: as many as it can
     queue, which is a number of launches and not a share of the model.
     """
 
-    cache: float = 0.028
-    """Share of the live bytes that the caching allocator holds on top: rounding and holes (see `allocator`)."""
-    workspace_bytes: float = 0.1e9
-    """Of the libraries inside the framework's allocator."""
-    whole_buffers: float = 3.4
-    """Whole activations beside a split product: its gathered input, its partial results, and the same of their gradients."""
-    queued_gathers: float = 48.5
-    """Gathers by which the host is ahead at most: about 1,024 launches can wait, and some 20 lie between two gathers."""
-    lone_pass: float = 0.93
-    """Share of its own gathers that a step of one pass holds: the step before has ended, so the host starts level."""
-    returned_passes: float = 2.0
-    """Of the passes in flight in a pipeline, how many have given their gathers back."""
-    lead_flop: float = 8.4e11
-    """FLOP between two gathers on one of eight ranks above which the device falls behind the host within one pass."""
-    lead_slope: float = 6.3
-    lead_ranks: float = 0.64
-    """How the FLOP grow with the ranks, as a power of two."""
-    wide_ranks: float = 24.0
-    """Ranks above which the gathers are so slow that the host waits with the device."""
-    wide_bytes: float = 1e8
-    """Without a pipeline only gathers above this size are, and only beside other replicas."""
-    reclaim: float = 0.95
-    """Share of the device at which half of what is held so is taken back: the allocator waits for it before it gives up."""
-    reclaim_slope: float = 12.2
+    cache: float
+    workspace_bytes: float
+    whole_buffers: float
+    queued_gathers: float
+    lone_pass: float
+    returned_passes: float
+    lead_flop: float
+    lead_slope: float
+    lead_ranks: float
+    lead_group: float
+    wide_ranks: float
+    wide_slope: float
+    wide_bytes: float
+    reclaim: float
+    reclaim_slope: float
     bucket_bytes: float = 0.0
     """Buffers of a stack that reduces and gathers through buckets of its own; never more than two copies of the weights that
     train. Then gradients have no second copy, unless they are added to sums in a wider format."""
@@ -97,6 +77,12 @@ class Overheads:
     """Activations of the batch with the largest inputs over those of the mean one."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
+
+    @staticmethod
+    @functools.cache
+    def usual() -> "Overheads":
+        """As fitted, of a framework without habits of its own."""
+        return read_constants(Overheads, "memory")
 
 
 def replay_memory(stage: Stage, *, capacity_bytes: float, micro_batches: int = 1, overhead_bytes: float = 0.0,
@@ -169,6 +155,8 @@ class Pass:
     gathers: "Gathers"
     has_master: bool
     """The update keeps weights in a wider format than the passes use."""
+    frozen_bytes: float
+    """Of weights that no update writes."""
     curve: tuple[tuple[str, float], ...]
     update_bytes: float = 0.0
     """At the peak of the update, when no pass is in flight."""
@@ -227,13 +215,20 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         gathered_bytes=sum(part.count * amount for part, amount in zip(parts, gathered, strict=True)) / 2,
         largest_gradient_bytes=_largest_gradient_bytes(stage),
         gathers=Gathers.of(stage),
+        frozen_bytes=_frozen_bytes(stage),
         has_master=any(isinstance(task, Op) and bool(task.attrs.get("master")) for task in stage.tasks),
-        curve=_curve(stage, parts, course.lives, base) if every else (),
+        curve=_curve(stage, parts, course, sizes, base) if every else (),
         update_bytes=update_bytes,
         update_at=_describe(stage, parts, update_at),
         leaving_bytes=_leaving_bytes(stage, parts),
         narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
     )
+
+
+def _frozen_bytes(stage: Stage) -> float:
+    trained = {t for task in stage.ops() if task.kind == "optimizer" for t in task.writes}
+    weights = (t for place, t in enumerate(stage.tensors) if t.role == "parameter" and place not in trained)
+    return sum(tensor.num_bytes * tensor.copies for tensor in weights)
 
 
 def _leaving_bytes(stage: Stage, parts: Sequence[Repeat]) -> float:
@@ -256,9 +251,17 @@ def replay_forward(tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors
     return course.find_peak(sizes, 0.0)[0]
 
 
-def _curve(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], base: float) -> tuple[tuple[str, float], ...]:
-    levels = _sweep(parts, _collect(stage, parts, lives), base)
-    return tuple((stage.tasks[parts[at[0]].start + at[1]].name, level) for level, at in levels)
+def _curve(
+    stage: Stage, parts: Sequence[Repeat], course: "Course", sizes: NDArray[np.float64], base: float
+) -> tuple[tuple[str, float], ...]:
+    """(task, bytes in use) one after the other, repeated layers as often as they run."""
+    first, delta = course.find_levels(sizes, base)
+    return tuple(
+        (stage.tasks[place].name, float(first[place] + repetition * change))
+        for part, change in zip(parts, delta.tolist(), strict=True)
+        for repetition in range(part.count)
+        for place in range(part.start, part.stop)
+    )
 
 
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
@@ -279,9 +282,9 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
     }
     if one.has_master and (one.unit_bytes or (overheads is not None and overheads.by_weight)):
-        # FSDP shards the wide weights alone: those of the passes exist while they are gathered. A compiler casts each weight
-        # where it is used.
-        by_role["parameter"] = 0.0
+        # FSDP shards the wide weights alone: those of the passes exist while they are gathered, but for frozen ones, which have
+        # no wide copy. A compiler casts each weight where it is used.
+        by_role["parameter"] = one.frozen_bytes
     if overheads is not None:
         if overheads.bucket_bytes and not _adds_wide(stage):
             by_role["gradient buckets"] = 0.0
@@ -304,7 +307,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated
         )
         pressure = (sum(by_role.values()) + wanted) / (overheads.reclaim * capacity_bytes)
-        by_role["gathered inputs"] = wanted / (1 + pressure**overheads.reclaim_slope)
+        by_role["gathered inputs"] = wanted / (1 + min(pressure, 1e9) ** overheads.reclaim_slope)
         # Runs that live on what is taken back are the ones that fail: all that is asked for must fit. But what a wide axis
         # holds comes back in time, beside replicas or not.
         kept = gathers.mean_bytes * gathers.num_held(
@@ -327,7 +330,7 @@ BACKWARD_GATHERS = 2
 """For each gather of the forward pass: of its input again, and of the gradient of the product it fed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Gathers:
     """The gathered inputs of split products in all passes in flight."""
 
@@ -363,7 +366,7 @@ class Gathers:
 
     def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
         """Gathers that the host's lead is expected to keep from being used again."""
-        prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** 8)
+        prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** overheads.wide_slope)
         if pipelined:
             return min(overheads.queued_gathers, self._share_held(overheads, prompt) * self.num_gathers)
         # Whoever gathers again and again is as far ahead in the backward pass, and in the pass that follows.
@@ -374,7 +377,7 @@ class Gathers:
     def _share_held(self, overheads: Overheads, prompt: float) -> float:
         """Of the gathers of a pipeline's passes: those of all passes but the last ones, and more where the device is slow."""
         waiting = prompt * max(0.0, 1 - overheads.returned_passes / self.num_passes)
-        enough = overheads.lead_flop * (self.num_ranks / 8) ** overheads.lead_ranks
+        enough = overheads.lead_flop * (self.num_ranks / overheads.lead_group) ** overheads.lead_ranks
         lead = 1 / (1 + (enough / self.flop_between) ** overheads.lead_slope) if self.flop_between else 0.0
         return waiting + (1 - waiting) * lead
 
@@ -408,13 +411,7 @@ def _weight_share(stage: Stage, parts: Sequence[Repeat], gathered: Sequence[floa
     if not any(gathered):
         return 1.0
     part = parts[max(range(len(parts)), key=lambda number: gathered[number])]
-    used = {
-        tensor
-        for task in stage.tasks[part.start : part.stop]
-        if isinstance(task, Op)
-        for tensor in task.reads
-        if stage.tensors[tensor].role == "parameter"
-    }
+    used = {tensor for task in stage.ops(part) for tensor in task.reads if stage.tensors[tensor].role == "parameter"}
     sizes = [stage.tensors[tensor].num_bytes for tensor in used]
     return max(sizes) / sum(sizes) if sum(sizes) > 0 else 1.0
 
@@ -423,8 +420,8 @@ def _largest_gradient_bytes(stage: Stage) -> float:
     return max(
         (
             stage.tensors[tensor].num_bytes
-            for task in stage.tasks
-            if isinstance(task, Op) and task.name == "aten.add_" and task.phase == "backward"
+            for task in stage.ops()
+            if task.name == "aten.add_" and task.phase == "backward"
             if any(stage.tensors[tensor].role == "gradient" for tensor in task.writes)
             for tensor in task.reads
             if stage.tensors[tensor].role != "gradient"
@@ -463,14 +460,9 @@ class Course:
     leave: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
     """(segment, tensor, how many of it) of what changes once a segment is over."""
 
-    def find_peak(
-        self, sizes: NDArray[np.float64], base: float, *, start: int = 0, stop: int | None = None
-    ) -> tuple[float, tuple[int, int, int]]:
-        """(bytes in use, (segment, position, repetition)) where most is, from task `start` to before `stop`: only the first and
-        the last repetition of a segment can hold the peak. Of equal places the last counts."""
+    def find_levels(self, sizes: NDArray[np.float64], base: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes in use at each task in the first repetition of its segment, and what each repetition of a segment adds."""
         num_tasks, num_segments = len(self.segment_of), len(self.counts)
-        if start >= (num_tasks if stop is None else stop):
-            return base, (0, 0, 0)
         born = np.bincount(self.born[0], sizes[self.born[1]], num_tasks)
         freed = np.bincount(self.freed[0], sizes[self.freed[1]] * self.freed[2], num_tasks)
         # Held beside what a segment began with: everything born up to a task, less what was freed before it.
@@ -481,7 +473,16 @@ class Course:
         leave = np.bincount(self.leave[0], sizes[self.leave[1]] * self.leave[2], num_segments)
         after = np.cumsum(self.counts * delta + leave)
         begin = base + np.concatenate([[0.0], after[:-1]]) + enter - at_start
-        first = begin[self.segment_of] + held
+        return begin[self.segment_of] + held, delta
+
+    def find_peak(
+        self, sizes: NDArray[np.float64], base: float, *, start: int = 0, stop: int | None = None
+    ) -> tuple[float, tuple[int, int, int]]:
+        """(bytes in use, (segment, position, repetition)) where most is, from task `start` to before `stop`: only the first and
+        the last repetition of a segment can hold the peak. Of equal places the last counts."""
+        if start >= (len(self.segment_of) if stop is None else stop):
+            return base, (0, 0, 0)
+        first, delta = self.find_levels(sizes, base)
         last = first + ((self.counts - 1) * delta)[self.segment_of]
         most = np.maximum(first, last)[start:stop]
         peak = float(most.max())
@@ -727,55 +728,7 @@ def _stash_bytes(stage: Stage, parts: Sequence[Repeat], course: Course, sizes: N
 
 
 def _phase(stage: Stage, part: Repeat) -> str:
-    return next((task.phase for task in stage.tasks[part.start : part.stop] if isinstance(task, Op)), "forward")
-
-
-def _collect(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life]) -> _Events:
-    events = _Events()
-
-    for life in lives:
-        size = stage.tensors[life.tensor].num_bytes
-        number = life.born[0]
-        copies = parts[number].count
-        events.born[life.born] += size
-        if life.surplus is not None:
-            events.freed[life.surplus] += size
-        if life.carried_to is not None:
-            events.freed[life.carried_to] += size
-            events.enter[number] += size
-            if life.dies[0] != number:
-                events.leave[number] += size
-                copies = 1
-            else:
-                continue
-        if life.dies[0] >= len(parts):
-            continue
-        if parts[life.dies[0]].count == copies:
-            events.freed[life.dies] += size
-        elif parts[life.dies[0]].count == 1:
-            events.freed[life.dies] += size * copies
-        else:
-            events.leave[life.dies[0]] -= size * copies
-    return events
-
-
-def _sweep(parts: Sequence[Repeat], events: _Events, base: float) -> list[tuple[float, tuple[int, int, int]]]:
-    """(bytes in use, (segment, position, repetition)) while each task runs."""
-    live = base
-    levels: list[tuple[float, tuple[int, int, int]]] = []
-    for number, part in enumerate(parts):
-        length = part.stop - part.start
-        born = [events.born.get((number, position), 0.0) for position in range(length)]
-        freed = [events.freed.get((number, position), 0.0) for position in range(length)]
-        delta = sum(born) - sum(freed)
-        for repetition in range(part.count):
-            level = live + events.enter.get(number, 0.0) + repetition * delta
-            for position in range(length):
-                level += born[position]
-                levels.append((level, (number, position, repetition)))
-                level -= freed[position]
-        live += part.count * delta + events.leave.get(number, 0.0)
-    return levels
+    return next((task.phase for task in stage.ops(part)), "forward")
 
 
 def _live_gradients(stage: Stage, parts: Sequence[Repeat], lives: Sequence[Life], peak: tuple[int, int, int]) -> float:

@@ -18,21 +18,16 @@ def finish_times(order: str, *, forward_s: Sequence[float], backward_s: Sequence
     # Megatron's interleaved order is defined for whole rounds of micro-batches only.
     if not exact or (virtual_stages > 1 and (micro_batches % num_stages or order == "zero-bubble")):
         return _by_formula(order, forward_s, backward_s, hop_s, micro_batches, virtual_stages)
-    if virtual_stages > 1:
-        lists = [
-            _interleave(stage, num_stages, micro_batches, virtual_stages, forward_s[stage], backward_s[stage])
-            for stage in range(num_stages)
-        ]
-    elif order == "zero-bubble":
-        lists = [
-            _fill_bubbles(stage, num_stages, micro_batches, forward_s[stage], backward_s[stage])
-            for stage in range(num_stages)
-        ]
-    else:
-        lists = [
-            _in_turn(order, stage, num_stages, micro_batches, forward_s[stage], backward_s[stage])
-            for stage in range(num_stages)
-        ]
+
+    def list_passes(stage: int) -> list[Pass]:
+        times = forward_s[stage], backward_s[stage]
+        if virtual_stages > 1:
+            return _interleave(stage, num_stages, micro_batches, virtual_stages, *times)
+        if order == "zero-bubble":
+            return _fill_bubbles(stage, num_stages, micro_batches, *times)
+        return _in_turn(order, stage, num_stages, micro_batches, *times)
+
+    lists = [list_passes(stage) for stage in range(num_stages)]
     return _run(lists, hop_s=hop_s, num_chunks=num_stages * virtual_stages, micro_batches=micro_batches)
 
 
@@ -86,10 +81,13 @@ def _interleave(stage: int, num_stages: int, micro_batches: int, virtual: int, f
 def _in_turn(order: str, stage: int, num_stages: int, micro_batches: int, forward_s: float,
              backward_s: float) -> list[Pass]:  # fmt: skip
     """GPipe's order, or 1F1B."""
-    return [
-        (FORWARD, stage, number, forward_s) if kind == "F" else (INPUT_GRADIENT, stage, number, backward_s)
-        for kind, number in _passes(order, stage, num_stages, micro_batches)
-    ]
+    warm = micro_batches if order == "gpipe" else min(num_stages - stage - 1, micro_batches)
+    passes: list[Pass] = [(FORWARD, stage, number, forward_s) for number in range(warm)]
+    for number in range(micro_batches):
+        if warm + number < micro_batches:
+            passes.append((FORWARD, stage, warm + number, forward_s))
+        passes.append((INPUT_GRADIENT, stage, number, backward_s))
+    return passes
 
 
 def _fill_bubbles(stage: int, num_stages: int, micro_batches: int, forward_s: float, backward_s: float) -> list[Pass]:
@@ -111,8 +109,10 @@ _PENDING = -1.0
 """Instead of a time: not yet."""
 
 
-def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micro_batches: int) -> list[float]:
-    """When each stage is done. It runs its passes in order; one that needs another stage's result waits for it."""
+def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micro_batches: int,
+         placed: Sequence[list[tuple[str, float, float]]] = ()) -> list[float]:  # fmt: skip
+    """When each stage is done. It runs its passes in order; one that needs another stage's result waits for it. `placed`: for
+    each stage also what it runs, from when to when."""
     num_stages, last = len(lists), num_chunks - 1
     forwards, backwards = ([[_PENDING] * micro_batches for _ in range(num_chunks)] for _ in (FORWARD, INPUT_GRADIENT))
     clock, position = [0.0] * num_stages, [0] * num_stages
@@ -123,7 +123,7 @@ def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micr
         stage = waiting.pop()
         passes, at, now = lists[stage], position[stage], clock[stage]
         on_s, back_s = sent_on[stage], sent_back[stage]
-        for kind, chunk, batch, seconds in passes[at:] if at else passes:
+        for kind, chunk, batch, seconds in passes[at:]:
             if kind == FORWARD:
                 arrival_s = forwards[chunk - 1][batch] if chunk else 0.0
             elif kind == INPUT_GRADIENT:
@@ -133,6 +133,8 @@ def _run(lists: Sequence[Sequence[Pass]], *, hop_s: float, num_chunks: int, micr
             if arrival_s < 0.0:
                 break
             now = (arrival_s if arrival_s > now else now) + seconds
+            if placed:
+                placed[stage].append(("FB"[kind], now - seconds, now))
             if kind == FORWARD:
                 on_s = forwards[chunk][batch] = (now if now > on_s else on_s) + hop_s
             elif kind == INPUT_GRADIENT:
@@ -151,7 +153,13 @@ def place_passes(order: str, *, forward_s: Sequence[float], backward_s: Sequence
     """("F" or "B", start, end) of every pass of each stage. Orders known only by formula are laid out as 1F1B, with their
     gaps scaled so that each stage ends when the formula says."""
     exact = order in ("gpipe", "1f1b") and virtual_stages == 1 and len(forward_s) > 1
-    placed = _place(order if exact else "1f1b", forward_s, backward_s, hop_s, micro_batches)
+    laid = order if exact else "1f1b"
+    lists = [
+        _in_turn(laid, stage, len(forward_s), micro_batches, *times)
+        for stage, times in enumerate(zip(forward_s, backward_s, strict=True))
+    ]
+    placed: list[list[tuple[str, float, float]]] = [[] for _ in lists]
+    _run(lists, hop_s=hop_s, num_chunks=len(lists), micro_batches=micro_batches, placed=placed)
     ends = finish_times(
         order, forward_s=forward_s, backward_s=backward_s, hop_s=hop_s, micro_batches=micro_batches,
         virtual_stages=virtual_stages,
@@ -173,48 +181,3 @@ def _end_at(passes: Sequence[tuple[str, float, float]], end_s: float) -> list[tu
         moved.append((kind, clock_s, clock_s + end - start))
         before_s, clock_s = end, clock_s + end - start
     return moved
-
-
-def _place(order: str, forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float,
-           micro_batches: int) -> list[list[tuple[str, float, float]]]:  # fmt: skip
-    num_stages = len(forward_s)
-    lists = [_passes(order, stage, num_stages, micro_batches) for stage in range(num_stages)]
-    done: dict[tuple[int, str, int], float] = {}
-    free: dict[tuple[int, str], float] = {}
-    placed: list[list[tuple[str, float, float]]] = [[] for _ in range(num_stages)]
-    clock = [0.0] * num_stages
-    position = [0] * num_stages
-    waiting = list(range(num_stages))
-    while waiting:
-        stage = waiting.pop()
-        passes = lists[stage]
-        while position[stage] < len(passes):
-            kind, batch = passes[position[stage]]
-            if kind == "F":
-                source = (stage - 1, "F", batch) if stage else None
-            else:
-                source = (stage + 1, "B", batch) if stage + 1 < num_stages else (stage, "F", batch)
-            if source is not None and source not in done:
-                break
-            # Its own results are there at once, a neighbour's when they have crossed, one after the other.
-            arrival = 0.0 if source is None or source[0] == stage else done[source]
-            start = max(clock[stage], arrival)
-            clock[stage] = start + (forward_s[stage] if kind == "F" else backward_s[stage])
-            placed[stage].append((kind, start, clock[stage]))
-            sent_s = max(clock[stage], free.get((stage, kind), 0.0)) + hop_s
-            free[stage, kind] = done[stage, kind, batch] = sent_s
-            position[stage] += 1
-            neighbour = stage + 1 if kind == "F" else stage - 1
-            if 0 <= neighbour < num_stages and neighbour not in waiting:
-                waiting.append(neighbour)
-    return placed
-
-
-def _passes(order: str, stage: int, num_stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    if order == "gpipe":
-        return [("F", i) for i in range(micro_batches)] + [("B", i) for i in range(micro_batches)]
-    warm = min(num_stages - stage - 1, micro_batches)
-    passes = [("F", i) for i in range(warm)]
-    for i in range(micro_batches - warm):
-        passes += [("F", warm + i), ("B", i)]
-    return passes + [("B", i) for i in range(micro_batches - warm, micro_batches)]

@@ -7,12 +7,15 @@ recurrence is linear in the (max, +) algebra, so a layer repeated n times needs 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from traincast.simulate._hide import hide_exchanges
+from traincast.simulate._beside import Runs, follows, hide_pieces, last_bucket_bytes, pass_of, when_it_runs
 from traincast.spec import HOST, Collective, Estimate, Span, Stage, Task, segments
 
 PASSES = ("forward", "backward", "optimizer")
 INSIDE = "intra"
-"""What estimates call the links inside a node."""
+BETWEEN = "inter"
+"""What estimates call the links inside a node, and the network."""
+STREAMS = {HOST: "copies", INSIDE: "node links"}
+"""What is drawn of a link; the network where it is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,9 @@ class Loose:
 
     task: Collective
     ready_s: float
-    """Device seconds after the start of the part."""
+    """Device seconds after the start of the part, if the host is ahead."""
+    issued_s: float
+    """Seconds after the host begins to issue the part, if the device waits for it."""
     seconds: float
     link: str = ""
     lost_s: float = 0.0
@@ -42,6 +47,8 @@ class Clocks:
     copies_s: float = 0.0
     gathered_s: float | None = None
     """When the weights of the next unit are there, if their gather was issued ahead of it."""
+    graded_s: dict[str, float] = field(default_factory=dict)
+    """When the last gradient that goes into a bucket was there, by the link that the bucket takes."""
 
     def free_s(self, link: str) -> float:
         """When the last collective on this link has ended."""
@@ -77,12 +84,8 @@ class Spent:
         if seconds > 0:
             self.exposed_s[axis] = self.exposed_s.get(axis, 0.0) + seconds
 
-    @property
-    def total_exposed_s(self) -> float:
-        return sum(self.exposed_s.values())
-
     def copy(self) -> "Spent":
-        return Spent(self.compute_s, self.memory_s, self.host_s, dict(self.exposed_s), self.communication_s)
+        return replace(self, exposed_s=dict(self.exposed_s))
 
     def add(self, after: "Spent", before: "Spent", times: int) -> None:
         """Add what lies between two moments, several times."""
@@ -123,13 +126,13 @@ class Part:
 def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[Part]]:
     """The parts of each pass in order."""
     parts: dict[str, list[Part]] = {name: [] for name in PASSES}
-    estimates = hide_exchanges(stage, hide_chunks(stage.tasks, estimates))
+    estimates = hide_pieces(stage, estimates)
     for segment in segments(stage.repeats, num_tasks=len(stage.tasks)):
         start = segment.start
         while start < segment.stop:
-            name = _pass_of(stage.tasks[start])
+            name = pass_of(stage.tasks[start])
             stop = start + 1
-            while stop < segment.stop and _pass_of(stage.tasks[stop]) == name:
+            while stop < segment.stop and pass_of(stage.tasks[stop]) == name:
                 stop += 1
             parts[name].append(_measure(stage.tasks[start:stop], tuple(estimates[start:stop]), segment.count))
             start = stop
@@ -137,65 +140,18 @@ def split_passes(stage: Stage, estimates: Sequence[Estimate]) -> dict[str, list[
 
 
 def time_last_buckets(parts: Sequence[Part]) -> dict[str, float]:
-    """Until when each link is busy with the last bucket of gradients, counted from the end of the backward pass: a bucket is sent
-    when its last gradient is there. Where the size of the last one is not known, it is half full on average; and all gradients
-    that fill no more than one bucket leave together."""
+    """How long each link is busy with the last bucket of gradients."""
     sent: dict[str, tuple[float, float, float]] = {}
-    left_s: dict[str, float] = {}
     for part in parts:
-        left_s = {link: seconds + part.count * part.device_s for link, seconds in left_s.items()}
         for item in part.gradients:
             if item.task.bucket_bytes:
                 num_bytes, seconds, _ = sent.get(item.link, (0.0, 0.0, 0.0))
                 num_bytes += part.count * item.task.num_bytes
-                sent[item.link] = num_bytes, seconds + part.count * item.seconds, _last_bytes(item.task, num_bytes)
-                left_s[item.link] = part.device_s - item.ready_s
+                last = last_bucket_bytes(item.task, num_bytes)
+                sent[item.link] = num_bytes, seconds + part.count * item.seconds, last
     return {
-        link: seconds * min(1.0, last / num_bytes) - left_s[link]
-        for link, (num_bytes, seconds, last) in sent.items()
-        if num_bytes
+        link: seconds * min(1.0, last / num_bytes) for link, (num_bytes, seconds, last) in sent.items() if num_bytes
     }
-
-
-def _last_bytes(task: Collective, num_bytes: float) -> float:
-    """What the last bucket of so many bytes of gradients holds."""
-    whole = task.bucket_bytes or 0.0
-    if task.last_bucket_bytes is None:
-        return whole / 2
-    return num_bytes if num_bytes <= whole else task.last_bucket_bytes
-
-
-def hide_chunks(tasks: Sequence[Task], estimates: Sequence[Estimate]) -> Sequence[Estimate]:
-    """What remains to wait for of a collective that is sent in pieces beside a product (Wang et al. 2023): its first or last
-    piece, and all by which it is longer than the product."""
-    if not any(isinstance(task, Collective) and task.chunked for task in tasks):
-        return estimates
-    shown = list(estimates)
-    for index, task in enumerate(tasks):
-        if not isinstance(task, Collective) or not task.chunked or task.num_ranks < 2 or task.kind == "all_to_all":
-            continue
-        place = _nearest_product(tasks, index)
-        if place is None:
-            continue
-        whole = estimates[index]
-        hidden_s = (1 - 1 / task.num_ranks) * min(whole.seconds, estimates[place].seconds)
-        left = 1 - hidden_s / whole.seconds if whole.seconds else 1.0
-        shown[index] = replace(
-            whole, seconds=whole.seconds * left, low_s=whole.low_s * left, high_s=whole.high_s * left
-        )
-    return tuple(shown)
-
-
-def _nearest_product(tasks: Sequence[Task], index: int) -> int | None:
-    """A gather feeds the product behind it, a reduction sends what the product before it makes."""
-    ahead = tasks[index].kind == "all_gather"
-    for place in range(index + 1, len(tasks)) if ahead else range(index - 1, -1, -1):
-        task = tasks[place]
-        if task.phase != tasks[index].phase:
-            return None
-        if not isinstance(task, Collective) and task.kind == "matmul":
-            return place
-    return None
 
 
 def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool = True, last: bool = True,
@@ -203,7 +159,7 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool
     """Move the clocks over the parts. `first`: what is gathered once in a step is gathered now. `last`: gradients are reduced.
     `spans`: also write down every task."""
     if not first and any(item.task.once for part in parts for item in part.before):
-        parts = [replace(part, before=_again(part.before)) if part.before else part for part in parts]
+        parts = [replace(part, before=tuple(item for item in part.before if not item.task.once)) for part in parts]
     for place, part in enumerate(parts):
         loose = (*part.during, *part.gradients) if last else part.during
         beyond = parts[place + 1].before if place + 1 < len(parts) else ()
@@ -219,8 +175,7 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool
 
 def _must_be_walked(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
     """Whether the repetitions of a part may differ, so that each is run on its own."""
-    on_host = any(item.task.axis == HOST for item in loose)
-    return bool(part.before) or on_host or _contends(part, clocks, loose)
+    return bool(part.before) or any(item.task.axis == HOST for item in loose) or _contends(part, clocks, loose)
 
 
 def _run_deferred(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
@@ -231,42 +186,23 @@ def _run_deferred(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | 
         spent.communication_s += part.count * item.seconds
         if spans is not None:
             whole = replace(item.task, num_bytes=part.count * item.task.num_bytes)
-            stream = _stream(item.link)
-            spans.append(_span("gradients", whole, start_s, clocks.free_s(item.link), rank, stream=stream))
-
-
-def _again(gathers: Sequence[Loose]) -> tuple[Loose, ...]:
-    """Those that every pass has to repeat."""
-    return tuple(item for item in gathers if not item.task.once)
-
-
-def _pass_of(task: Task) -> str:
-    if task.phase in ("recompute", "gradient"):
-        return "backward"
-    return task.phase
+            stream = STREAMS.get(item.link, "network")
+            spans.append(_span(whole, start_s, clocks.free_s(item.link), rank, stream=stream, name="gradients"))
 
 
 def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: int) -> Part:
     device_s = host_s = chain_s = compute_s = memory_s = 0.0
     blocking: list[tuple[Collective, float]] = []
-    before: list[Loose] = []
-    deferred: list[Loose] = []
-    loose: dict[bool, list[Loose]] = {True: [], False: []}
+    loose: dict[Runs, list[Loose]] = {runs: [] for runs in Runs}
     blocked_s: dict[str, float] = {}
     for place, (task, estimate) in enumerate(zip(tasks, estimates, strict=True)):
         host_s += estimate.host_s
-        if isinstance(task, Collective) and task.axis == "pipeline":
-            continue  # a hop between stages: the pipeline's order places it
-        if isinstance(task, Collective) and task.overlapped:
-            lost_s = estimate.slowdown * estimate.seconds
-            item = Loose(task, device_s, estimate.seconds, estimate.link, lost_s, _follows(tasks, place))
-            if task.kind == "all_gather" or (task.kind == "copy_in" and task.phase != "optimizer"):
-                before.append(item)
-            else:
-                loose[task.phase == "gradient"].append(item)
-            continue
-        if isinstance(task, Collective) and task.phase == "gradient":
-            deferred.append(Loose(task, device_s, estimate.seconds, estimate.link))
+        runs = when_it_runs(task)
+        if isinstance(task, Collective) and runs is not Runs.IN_ORDER:
+            lost_s = estimate.slowdown * estimate.seconds if task.overlapped else 0.0
+            issued_s = max(chain_s, host_s)
+            item = Loose(task, device_s, issued_s, estimate.seconds, estimate.link, lost_s, follows(tasks, place))
+            loose[runs].append(item)
             continue
         device_s += estimate.seconds
         chain_s = max(chain_s, host_s) + estimate.seconds
@@ -288,22 +224,11 @@ def _measure(tasks: tuple[Task, ...], estimates: tuple[Estimate, ...], count: in
         compute_s=compute_s,
         memory_s=memory_s,
         blocking=tuple(blocking),
-        before=tuple(before),
-        during=tuple(loose[False]),
-        gradients=tuple(loose[True]),
-        deferred=tuple(deferred),
+        before=tuple(loose[Runs.AHEAD]),
+        during=tuple(loose[Runs.BESIDE]),
+        gradients=tuple(loose[Runs.BESIDE_LAST]),
+        deferred=tuple(loose[Runs.AT_END]),
         blocked_s=blocked_s,
-    )
-
-
-def _follows(tasks: Sequence[Task], place: int) -> bool:
-    """Whether the task sums between groups what the task right before it has scattered inside them."""
-    task, one = tasks[place], tasks[place - 1] if place else None
-    return (
-        isinstance(task, Collective)
-        and isinstance(one, Collective)
-        and task.overlapped
-        and (task.kind, one.kind, task.axis, one.axis) == ("all_reduce", "reduce_scatter", "data", "data")
     )
 
 
@@ -323,50 +248,54 @@ def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain
 
 
 def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose]) -> None:
-    begin_s = clocks.device_s
-    count = part.count
+    begin_s, host_s, count = clocks.device_s, clocks.host_s, part.count
     lost_s = _lost(part, loose)
     work_s = part.device_s + lost_s
-    clocks.device_s = _repeat(
-        count,
-        free_s=begin_s,
-        start_s=clocks.host_s,
-        period_s=part.host_s,
-        chain_s=part.chain_s + lost_s,
-        work_s=work_s,
-    )
+
+    def end_of(rounds: int) -> float:
+        return begin_s if not rounds else _repeat(
+            rounds, free_s=begin_s, start_s=host_s, period_s=part.host_s, chain_s=part.chain_s + lost_s, work_s=work_s
+        )  # fmt: skip
+
+    clocks.device_s = end_of(count)
     clocks.host_s += count * part.host_s
-    elapsed_s = clocks.device_s - begin_s
-    _account(part, spent, count, waited_s=elapsed_s - count * work_s)
+    _account(part, spent, count, waited_s=clocks.device_s - begin_s - count * work_s)
     if lost_s:
         spent.expose(loose[0].task.axis, count * lost_s)
-    if loose:
-        stretch = elapsed_s / (count * part.device_s) if part.device_s else 1.0
-        chains, work = _chain(loose, stretch)
-        for link, chain_s in chains.items():
-            free_s = _repeat(
-                count,
-                free_s=clocks.free_s(link),
-                start_s=begin_s,
-                period_s=elapsed_s / count,
-                chain_s=chain_s,
-                work_s=work[link],
-            )
-            clocks.occupy(link, free_s)
-            spent.communication_s += count * work[link]
+    if not loose:
+        return
+    # When gradients of a round are there is convex in its number, so that only the first and the last can be waited for.
+    work = _work(loose)
+    first = _chain(loose, clocks, start_s=begin_s, host_s=host_s, lost_s=lost_s)
+    last = _chain(loose, clocks, start_s=end_of(count - 1), host_s=host_s + (count - 1) * part.host_s, lost_s=lost_s)
+    for link, seconds in work.items():
+        clocks.occupy(link, max(clocks.free_s(link) + count * seconds, first[link] + (count - 1) * seconds, last[link]))
+        spent.communication_s += count * seconds
 
 
-def _chain(loose: Sequence[Loose], stretch: float) -> tuple[dict[str, float], dict[str, float]]:
-    """For each link, when it has sent what one repetition gives it, counted from its start, and how long it is busy."""
-    ends: dict[str, float] = {}
+def _work(loose: Sequence[Loose]) -> dict[str, float]:
+    """How long each link is busy with one repetition."""
     work: dict[str, float] = {}
+    for item in loose:
+        work[item.link] = work.get(item.link, 0.0) + item.seconds
+    return work
+
+
+def _chain(loose: Sequence[Loose], clocks: Clocks, *, start_s: float, host_s: float, lost_s: float) -> dict[str, float]:
+    """For each link, when it has sent what one repetition gives it."""
+    ends: dict[str, float] = {}
     before_s = 0.0
     for item in loose:
-        ready_s = max(item.ready_s * stretch, before_s if item.follows else 0.0)
-        before_s = max(ends.get(item.link, 0.0), ready_s) + item.seconds
-        ends[item.link] = before_s
-        work[item.link] = work.get(item.link, 0.0) + item.seconds
-    return ends, work
+        ready_s = max(_ready(item, start_s, host_s, lost_s), before_s if item.follows else 0.0)
+        before_s = ends[item.link] = max(ends.get(item.link, 0.0), ready_s) + item.seconds
+        if item.task.bucket_bytes:
+            clocks.graded_s[item.link] = ready_s
+    return ends
+
+
+def _ready(item: Loose, start_s: float, host_s: float, lost_s: float) -> float:
+    """When what a collective sends is there: the device has made it, and the host had issued that."""
+    return max(start_s + item.ready_s, host_s + item.issued_s) + min(lost_s, item.ready_s)
 
 
 def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], spans: list[Span] | None, rank: int, *,
@@ -377,23 +306,18 @@ def _run_once(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], 
     clocks.gathered_s = _gather(upcoming, clocks, spent, spans, rank, ready_s=start_s) if upcoming else None
     beside = (*part.before, *loose)
     lost_s = _lost(part, beside)
-    if _contends(part, clocks, loose):
-        _run_shared(part, clocks, spent, loose, spans, rank)
+    if spans is not None or _contends(part, clocks, loose):
+        _run_tasks(part, clocks, spent, loose, spans, rank, lost_s=lost_s)
         _slow_down(clocks, spent, beside, lost_s)
         return
-    if spans is None:
-        clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
-    else:
-        _write_down(part, clocks, spans, rank)
+    clocks.device_s = max(clocks.device_s + part.device_s, host_s + part.chain_s)
     _slow_down(clocks, spent, beside, lost_s)
     clocks.host_s = host_s + part.host_s
-    elapsed_s = clocks.device_s - start_s
-    _account(part, spent, 1, waited_s=elapsed_s - part.device_s - lost_s)
-    stretch = elapsed_s / part.device_s if part.device_s else 1.0
+    _account(part, spent, 1, waited_s=clocks.device_s - start_s - part.device_s - lost_s)
     sent_s = 0.0
     for item in loose:
-        ready_s = max(start_s + item.ready_s * stretch, sent_s if item.follows else 0.0)
-        sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=spans, rank=rank)
+        ready_s = max(_ready(item, start_s, host_s, lost_s), sent_s if item.follows else 0.0)
+        sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=None, rank=rank)
 
 
 def _await_gather(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
@@ -417,23 +341,24 @@ def _gather(gathers: Sequence[Loose], clocks: Clocks, spent: Spent, spans: list[
         clocks.occupy(item.link, begin_s + item.seconds)
         spent.communication_s += item.seconds
         if spans is not None:
-            end_s = begin_s + item.seconds
-            spans.append(_span(item.task.kind, item.task, begin_s, end_s, rank, stream=_stream(item.link)))
+            stream = STREAMS.get(item.link, "network")
+            spans.append(_span(item.task, begin_s, begin_s + item.seconds, rank, stream=stream))
     return max(clocks.free_s(item.link) for item in gathers)
 
 
-def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], spans: list[Span] | None,
-                rank: int) -> None:  # fmt: skip
-    """Task by task, where the device waits for collectives on a link that others are still on. Both then have half of it (max-min
-    fairness), so each is late by as long as both were on it."""
+def _run_tasks(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose], spans: list[Span] | None, rank: int, *,
+               lost_s: float) -> None:  # fmt: skip
+    """Task by task: where spans are written down, or the device waits for collectives on a link that others are still on. Both
+    then have half of it (max-min fairness), so each is late by as long as both were on it."""
     sent = {id(item.task): item for item in loose}
     start_s, late_s, sent_s = clocks.device_s, 0.0, 0.0
     for task, estimate in zip(part.tasks, part.estimates, strict=True):
         clocks.host_s += estimate.host_s
-        if isinstance(task, Collective) and (task.overlapped or task.phase == "gradient" or task.axis == "pipeline"):
+        if when_it_runs(task) is not Runs.IN_ORDER:
             if id(task) in sent:
                 item = sent[id(task)]
-                ready_s = max(clocks.device_s, sent_s if item.follows else 0.0)
+                there_s = max(clocks.device_s, clocks.host_s) + min(lost_s, item.ready_s)
+                ready_s = max(there_s, sent_s if item.follows else 0.0)
                 sent_s = _send(item, clocks, spent, ready_s=ready_s, spans=spans, rank=rank)
             continue
         begin_s = max(clocks.device_s, clocks.host_s)
@@ -445,33 +370,26 @@ def _run_shared(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose]
             late_s += both_s
         clocks.device_s = begin_s + estimate.seconds + both_s
         if spans is not None:
-            spans.append(_task_span(task, estimate, begin_s, clocks.device_s, rank))
+            stream = HOST if isinstance(task, Collective) and task.axis == HOST else "device"
+            spans.append(_span(task, begin_s, clocks.device_s, rank, stream=stream, category=estimate.limit))
     clocks.device_s = max(clocks.device_s, clocks.host_s)
     _account(part, spent, 1, waited_s=clocks.device_s - start_s - part.device_s - late_s)
 
 
 def _send(item: Loose, clocks: Clocks, spent: Spent, *, ready_s: float, spans: list[Span] | None, rank: int) -> float:
     """Queue a collective that nobody in the part waits for; when it has ended."""
-    task = item.task
-    if task.axis == HOST:
-        # A gradient is copied when it is reduced; what the network does later is not waited for.
-        send_s = max(clocks.copies_s, clocks.reduced_s, ready_s)
-        clocks.copies_s = send_s + item.seconds
-        if spans is not None:
-            spans.append(_span(task.kind, task, send_s, clocks.copies_s, rank, stream="copies"))
-        return clocks.copies_s
-    send_s = max(clocks.free_s(item.link), ready_s)
-    clocks.occupy(item.link, send_s + item.seconds)
-    spent.communication_s += item.seconds
+    task, on_host = item.task, item.task.axis == HOST
+    link = HOST if on_host else item.link
+    # A gradient is copied to the host when it is reduced; what the network does later is not waited for.
+    send_s = max(clocks.free_s(link), ready_s, clocks.reduced_s if on_host else 0.0)
+    clocks.occupy(link, send_s + item.seconds)
+    if task.bucket_bytes:
+        clocks.graded_s[link] = ready_s
+    spent.communication_s += 0.0 if on_host else item.seconds
     if spans is not None:
-        spans.append(_span("gradients", task, send_s, send_s + item.seconds, rank, stream=_stream(item.link)))
+        name, stream = "" if on_host else "gradients", STREAMS.get(link, "network")
+        spans.append(_span(task, send_s, send_s + item.seconds, rank, stream=stream, name=name))
     return send_s + item.seconds
-
-
-def _stream(link: str) -> str:
-    if link == HOST:
-        return "copies"
-    return "node links" if link == INSIDE else "network"
 
 
 def _lost(part: Part, beside: Sequence[Loose]) -> float:
@@ -495,41 +413,20 @@ def _account(part: Part, spent: Spent, count: int, *, waited_s: float) -> None:
         spent.communication_s += count * seconds if task.axis != HOST else 0.0
 
 
-def _write_down(part: Part, clocks: Clocks, spans: list[Span], rank: int) -> None:
-    host_s = clocks.host_s
-    for task, estimate in zip(part.tasks, part.estimates, strict=True):
-        host_s += estimate.host_s
-        if isinstance(task, Collective) and (task.overlapped or task.phase == "gradient"):
-            continue
-        start_s = max(clocks.device_s, host_s)
-        clocks.device_s = start_s + estimate.seconds
-        spans.append(_task_span(task, estimate, start_s, clocks.device_s, rank))
-    clocks.device_s = max(clocks.device_s, host_s)
-
-
-def _task_span(task: Task, estimate: Estimate, start_s: float, end_s: float, rank: int) -> Span:
-    if isinstance(task, Collective):
-        return _span(task.kind, task, start_s, end_s, rank, stream=HOST if task.axis == HOST else "device")
+def _span(
+    task: Task, start_s: float, end_s: float, rank: int, *, stream: str = "device", name: str = "", category: str = ""
+) -> Span:
+    sent = task if isinstance(task, Collective) else None
+    if sent is not None:
+        category = HOST if sent.kind == "host_update" else "communication"
     return Span(
-        name=task.name,
-        start_s=start_s,
-        end_s=end_s,
-        stream="device",
-        category=estimate.limit,
-        rank=rank,
-        layer=task.layer,
-        num_bytes=task.num_bytes,
-    )
-
-
-def _span(name: str, task: Collective, start_s: float, end_s: float, rank: int, stream: str = "network") -> Span:
-    return Span(
-        name=f"{name}[{task.axis}]",
+        name=task.name if sent is None else f"{name or sent.kind}[{sent.axis}]",
         start_s=start_s,
         end_s=end_s,
         stream=stream,
-        category=HOST if task.kind == "host_update" else "communication",
+        category=category,
         rank=rank,
         layer=task.layer,
-        collective=task,
+        num_bytes=0.0 if isinstance(task, Collective) else task.num_bytes,
+        collective=sent,
     )

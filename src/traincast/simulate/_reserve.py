@@ -3,8 +3,10 @@ lies around the allocator is added."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from traincast.catalog import read_constants
+from traincast.noun import noun
 from traincast.simulate._allocator import CachingAllocator
 from traincast.simulate._memory import RESIDENT, Life, Place, find_lives, replay_pass
 from traincast.spec import MemoryProfile, Op, Repeat, Stage, segments
@@ -23,31 +25,30 @@ BESIDE_STREAM = (
 """Parts of a peak that are no tensors of the stage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Surroundings:
-    """What a device's own meter (nvidia-smi) shows beside what the allocator has reserved for the tensors of a graph; fitted by
-    `benchmarks/device_memory.py` with the priors named there."""
+    """What a device's own meter (nvidia-smi) shows beside what the allocator has reserved for the tensors of a graph:
+    the constants of the document `device_memory`."""
 
-    context_bytes: float = 0.93e9
-    """The driver's context and the code of the libraries."""
-    unseen: float = 0.19
-    """Share of the reserved bytes that library calls and modules ask for besides: eager containers of 2019 to 2022."""
-    search: float = 0.75
-    """Share of the reserved bytes for the search for the fastest convolution: it tries algorithms with any workspace that
-    there is room for, and the allocator keeps the memory."""
-    full: float = 0.966
-    """Share of the device at which growth ends: the allocator gives its cache back before it fails."""
+    context_bytes: float
+    unseen: float
+    search: float
+    full: float
+    sharpness: float
+
+    @staticmethod
+    def usual(*, lean: bool = False) -> "Surroundings":
+        """`lean`: of frameworks whose tensors are all in the graph and that search nothing."""
+        found = read_constants(Surroundings, "device_memory")
+        return replace(found, unseen=0.0, search=0.0) if lean else found
 
 
-LEAN = Surroundings(unseen=0.0, search=0.0)
-"""Of stacks whose tensors are all in the graph and that search nothing."""
-
-_SHARPNESS = 24.0
 _MOST_SHARE = 1e6
 
 
-def reserve(stage: Stage, *, accumulates: bool) -> int:
-    """Bytes that the allocator has taken from the device after two steps: folded layers are unfolded one by one."""
+def reserve(stage: Stage, *, accumulates: bool, flat_update: bool = False) -> int:
+    """Bytes that the allocator has taken from the device after two steps: folded layers are unfolded one by one. `flat_update`:
+    what the update makes of all weights is one piece, for which no hole that layers left is large enough."""
     allocator = CachingAllocator()
     steady = (*RESIDENT, "gradient") if accumulates else RESIDENT
     for index, tensor in enumerate(stage.tensors):
@@ -56,17 +57,18 @@ def reserve(stage: Stage, *, accumulates: bool) -> int:
                 allocator.allocate(("resident", index, copy), tensor.num_bytes)
     lives = find_lives(stage, accumulates=accumulates)
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
-    pieces = [_pieces(stage, parts, life) for life in lives]
+    pieces = [_pieces(stage, parts, life, flat_update) for life in lives]
     for _ in range(STEPS):
         _run_step(parts, lives, pieces, allocator)
-    return allocator.peak_reserved_bytes
+    return allocator.reserved_bytes
 
 
-def _pieces(stage: Stage, parts: Sequence[Repeat], life: Life) -> list[float]:
-    """An update runs over lists of tensors, so what it makes comes in as many pieces as there are weights."""
+def _pieces(stage: Stage, parts: Sequence[Repeat], life: Life, flat: bool) -> list[float]:
+    """An update runs over lists of tensors, so what it makes comes in as many pieces as there are weights, unless these are views
+    of one `flat` buffer."""
     size = stage.tensors[life.tensor].num_bytes
     number, position = life.born
-    if stage.tasks[parts[number].start + position].phase != "optimizer":
+    if flat or stage.tasks[parts[number].start + position].phase != "optimizer":
         return [size]
     weights = [t.num_bytes for t in stage.tensors if t.role == "parameter" for _ in range(t.copies) if t.num_bytes]
     whole = sum(weights)
@@ -124,17 +126,22 @@ def searches_algorithms(stage: Stage) -> bool:
     return any(isinstance(task, Op) and task.kind == "conv" for task in stage.tasks)
 
 
-def reserved_bytes(stage: Stage, profile: MemoryProfile, *, accumulates: bool) -> float:
+def reserved_bytes(stage: Stage, profile: MemoryProfile, *, accumulates: bool, flat_update: bool = False) -> float:
     """Of a whole rank: the stage's own stream, the parts of its peak that are no tensors of it, and other passes in flight."""
     beside = sum(profile.by_role.get(part, 0.0) for part in BESIDE_STREAM)
     others = stage.num_in_flight - 1
     stash = replay_pass(stage, accumulates=accumulates).stash_bytes * others if others else 0.0
-    return reserve(stage, accumulates=accumulates) + beside + stash
+    return reserve(stage, accumulates=accumulates, flat_update=flat_update) + beside + stash
 
 
-def device_bytes(reserved: float, *, capacity_bytes: float, searches: bool, around: Surroundings) -> float:
-    """What the device's own meter shows: a smooth lower one of what is asked for and what there is."""
-    wanted = around.context_bytes + reserved * (1 + around.unseen + (around.search if searches else 0.0))
+def device_bytes(
+    reserved: float, *, capacity_bytes: float, searches: bool, around: Surroundings, communicators: float = 0.0
+) -> float:
+    """What the device's own meter shows: a smooth lower one of what is asked for and what there is. Communicators take their
+    buffers from the device, not from the allocator."""
+    wanted = (
+        around.context_bytes + communicators + reserved * (1 + around.unseen + (around.search if searches else 0.0))
+    )
     room = around.full * capacity_bytes
     share = min(wanted / room, _MOST_SHARE)
-    return float(room * share / (1 + share**_SHARPNESS) ** (1 / _SHARPNESS))
+    return float(room * share / (1 + share**around.sharpness) ** (1 / around.sharpness))

@@ -1,15 +1,31 @@
-"""Turns a program and its estimates into the timeline of one step."""
+"""Turns a program and its estimates into the timeline of one step, with what ranks wait for each other."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import TypeVar
 
+from traincast.catalog import read_constant_table
 from traincast.memo import Remember, compute
-from traincast.simulate._draw import Pattern, draw_patterns, draw_pipeline
-from traincast.simulate._order import finish_times, place_passes
-from traincast.simulate._passes import Clocks, Part, Spent, run_pass, split_passes, time_last_buckets
-from traincast.spec import HOST, Collective, Estimate, Parallelism, Program, Repeat, Span, Stage, Task, Timeline
+from traincast.noun import noun
+from traincast.simulate._beside import Runs, after_chunks, when_it_runs
+from traincast.simulate._passes import BETWEEN, INSIDE, Clocks, Part, Spent, run_pass, split_passes, time_last_buckets
+from traincast.spec import (
+    HOST,
+    BusyTime,
+    Collective,
+    Estimate,
+    Parallelism,
+    Program,
+    Repeat,
+    Span,
+    Stage,
+    Task,
+    Timeline,
+)
 
-MAX_SPANS = 200_000
+Made = TypeVar("Made")
 
 
 def simulate_step(
@@ -19,59 +35,35 @@ def simulate_step(
     """One optimizer step. `draw`: also give every span, one by one. `reads_back`: before the update the host reads a number that
     the gradients give, so it issues the update only when the device has come that far. `awaits_inputs`: the same before every
     micro-batch; passes of a pipeline always start so."""
-    if len(program.stages) == 1:
-        waits = HostWaits(before_inputs=awaits_inputs, before_update=reads_back)
-        return _run_single(program, estimates[0], draw=draw, waits=waits, remember=remember)
-    return _run_pipeline(program, estimates, draw=draw, reads_back=reads_back, remember=remember)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWaits:
-    """When the host waits until the device has done all that was issued."""
-
-    before_inputs: bool = False
-    before_update: bool = False
-
-
-def _run_single(
-    program: Program, estimates: Sequence[Estimate], *, draw: bool, waits: HostWaits, remember: Remember
-) -> Timeline:
+    if len(program.stages) > 1:
+        return _run_pipeline(program, estimates, draw=draw, reads_back=reads_back, remember=remember)
     stage, micro_batches = program.stages[0], program.parallelism.micro_batches
-    if not draw:
-        seconds, spent = remember(_step_alone, stage.tasks, stage.repeats, tuple(estimates), micro_batches, waits)
-        return _summarize(seconds, spent, bubble_s=0.0, spans=())
+    known = stage.tasks, stage.repeats, tuple(estimates[0]), micro_batches, awaits_inputs, reads_back
     spans: list[Span] = []
-    passes = split_passes(stage, estimates)
-    seconds, spent = run_alone(passes, micro_batches=micro_batches, waits=waits, spans=spans)
+    seconds, spent = _step_alone(*known, spans) if draw else remember(_step_alone, *known)
     return _summarize(seconds, spent, bubble_s=0.0, spans=spans)
 
 
 def _step_alone(
     tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int,
-    waits: HostWaits,
+    awaits_inputs: bool, reads_back: bool, spans: list[Span] | None = None,
 ) -> tuple[float, Spent]:  # fmt: skip
+    """A whole step without a pipeline: its seconds, and where they went."""
     passes = split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates)
-    return run_alone(passes, micro_batches=micro_batches, waits=waits)
+    clocks, spent = Clocks(), Spent()
+    _run_rounds(passes, micro_batches, clocks, spent, spans=spans, awaits_inputs=awaits_inputs)
+    _run_update(passes, clocks, spent, spans=spans, reads_back=reads_back)
+    return clocks.device_s, spent
 
 
 def _time_stage(
-    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], reads_back: bool
-) -> tuple["StageRun", float]:
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], reads_back: bool,
+    chunks: tuple[int, int],
+) -> tuple["StageRun", float]:  # fmt: skip
     """(a stage of a pipeline by itself, the longest hop from it to another)."""
     passes = split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates)
-    run = run_stage(passes, reads_back=reads_back)
-    return run, max(_hop_seconds(tasks, estimates), default=0.0)
-
-
-def run_alone(
-    passes: Mapping[str, Sequence[Part]], *, micro_batches: int, waits: HostWaits | None = None,
-    spans: list[Span] | None = None,
-) -> tuple[float, Spent]:  # fmt: skip
-    """A whole step without a pipeline: its seconds, and where they went."""
-    clocks, spent, waits = Clocks(), Spent(), waits or HostWaits()
-    _run_rounds(passes, micro_batches, clocks, spent, spans=spans, awaits_inputs=waits.before_inputs)
-    _run_update(passes, clocks, spent, spans=spans, reads_back=waits.before_update)
-    return clocks.device_s, spent
+    run = run_stage(passes, reads_back=reads_back, chunks=chunks)
+    return run, _longest_hop_s(tasks, estimates)
 
 
 def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clocks, spent: Spent, *,
@@ -100,10 +92,18 @@ def _run_rounds(passes: Mapping[str, Sequence[Part]], rounds: int, clocks: Clock
 
 
 def _run_update(passes: Mapping[str, Sequence[Part]], clocks: Clocks, spent: Spent, *, spans: list[Span] | None,
-                rank: int = 0, reads_back: bool = False) -> None:  # fmt: skip
+                rank: int = 0, reads_back: bool = False, chunks: tuple[int, int] = (1, 1)) -> None:  # fmt: skip
     """The optimizer waits for the last gradient, wherever it goes; the step ends when new weights have come back."""
-    for link, tail_s in time_last_buckets(passes["backward"]).items():
-        clocks.occupy(link, max(clocks.free_s(link), clocks.device_s + tail_s))
+    backward_s = sum(part.count * part.device_s for part in passes["backward"])
+    if not any(part.deferred for part in passes["backward"]):
+        for link in (INSIDE, BETWEEN):
+            left_s = clocks.free_s(link) - clocks.device_s
+            if left_s > 0:
+                clocks.occupy(
+                    link, clocks.device_s + after_chunks(left_s, backward_s, stages=chunks[0], virtual=chunks[1])
+                )
+    for link, bucket_s in time_last_buckets(passes["backward"]).items():
+        clocks.occupy(link, max(clocks.free_s(link), clocks.graded_s.get(link, 0.0) + bucket_s))
     if clocks.reduced_s > clocks.device_s:
         spent.expose("data", clocks.reduced_s - clocks.device_s)
         clocks.device_s = clocks.reduced_s
@@ -120,7 +120,7 @@ def _await_copies(clocks: Clocks, spent: Spent) -> None:
         clocks.device_s = clocks.copies_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class StageRun:
     """One stage of a pipeline: its passes alone, and what its last backward adds at the end of the step."""
 
@@ -138,39 +138,33 @@ class StageRun:
     """What its first forward waits for weights that are gathered once in a step, if nothing else makes it wait."""
 
 
-def run_stage(passes: Mapping[str, Sequence[Part]], *, reads_back: bool = False) -> StageRun:
-    """Each pass of a stage once, as if no other stage made it wait."""
-    clocks, spent = Clocks(), Spent()
+def run_stage(
+    passes: Mapping[str, Sequence[Part]], *, reads_back: bool = False, chunks: tuple[int, int] = (1, 1)
+) -> StageRun:
+    """Each pass of a stage once, as if no other stage made it wait; `chunks`: stages, and virtual stages in each."""
+    clocks, spent, tail = Clocks(), Spent(), Spent()
     run_pass(passes["forward"], clocks, spent, first=False, last=False)
-    forward_s = clocks.device_s
+    forward_s, end = clocks.device_s, replace(clocks)
     run_pass(passes["backward"], clocks, spent, first=False, last=False)
-    # The last micro-batch reduces its gradients: run it once more to see what it cannot hide.
-    end, tail = Clocks(), Spent()
+    # The last micro-batch reduces its gradients: run it once more to see what it cannot hide, and how much longer those that are
+    # sent beside it make it than the others.
     run_pass(passes["backward"], end, tail, first=False, last=True)
-    plain_s, before = end.device_s, tail.copy()
-    if any(item.lost_s for part in passes["backward"] for item in part.gradients):
-        # Gradients that are sent beside it make the last backward longer than the others, which counts with the tail.
-        other = Clocks()
-        run_pass(passes["backward"], other, Spent(), first=False, last=False)
-        for axis, seconds in before.exposed_s.items():
-            before.exposed_s[axis] = max(0.0, seconds - (plain_s - other.device_s)) if axis == "data" else seconds
-        plain_s = other.device_s
-    _run_update(passes, end, tail, spans=None, reads_back=reads_back)
+    before = tail.copy()
+    if "data" in before.exposed_s:
+        before.exposed_s["data"] = max(0.0, before.exposed_s["data"] - (end.device_s - clocks.device_s))
+    _run_update(passes, end, tail, spans=None, reads_back=reads_back, chunks=chunks)
+    first = Clocks()
+    run_pass(passes["forward"], first, Spent(), first=True, last=False)
+    late_s = max(0.0, first.device_s - forward_s)
     return StageRun(
         forward_s=forward_s,
         backward_s=clocks.device_s - forward_s,
-        tail_s=end.device_s - plain_s,
+        tail_s=end.device_s - clocks.device_s,
         spent=spent,
         tail=tail,
         before=before,
-        late_s=_late_weights(passes, forward_s),
+        late_s=after_chunks(late_s, forward_s, stages=chunks[0], virtual=chunks[1]),
     )
-
-
-def _late_weights(passes: Mapping[str, Sequence[Part]], forward_s: float) -> float:
-    clocks = Clocks()
-    run_pass(passes["forward"], clocks, Spent(), first=True, last=False)
-    return max(0.0, clocks.device_s - forward_s)
 
 
 def join_stages(runs: Sequence[StageRun], ends: Sequence[float], *, micro_batches: int) -> tuple[float, Spent, float]:
@@ -195,21 +189,32 @@ def _run_pipeline(
     program: Program, estimates: Sequence[Sequence[Estimate]], *, draw: bool, reads_back: bool, remember: Remember
 ) -> Timeline:
     plan = program.parallelism
-    # Stages with the same tasks and prices run alike: a pipeline of 64 has three or four sorts of them.
-    known: dict[tuple[int, int], tuple[StageRun, float]] = {}
-    for stage, priced in zip(program.stages, estimates, strict=True):
-        key = id(stage.tasks), id(priced)
-        if key not in known:
-            known[key] = remember(_time_stage, stage.tasks, stage.repeats, tuple(priced), reads_back)
-    keys = [(id(stage.tasks), id(priced)) for stage, priced in zip(program.stages, estimates, strict=True)]
-    runs = [known[key][0] for key in keys]
-    hop_s = max(0.0, *(hop_s for _, hop_s in known.values()))
+    # A chunk runs for as many micro-batches as there are stages, if there are so many, before the next has its turn.
+    chunks = min(plan.pipeline, plan.micro_batches), plan.virtual_stages
+    timed = _for_each_sort(
+        program, estimates,
+        lambda stage, priced: remember(_time_stage, stage.tasks, stage.repeats, tuple(priced), reads_back, chunks),
+    )  # fmt: skip
+    runs, hop_s = [run for run, _ in timed], max(0.0, *(hop_s for _, hop_s in timed))
     forward_s, backward_s = tuple(run.forward_s for run in runs), tuple(run.backward_s for run in runs)
-    ends = remember(_finish, plan, *_flat(forward_s, backward_s, hop_s))
+    # Numbers are given one by one, so that they are remembered by their values.
+    ends = remember(
+        _finish, plan.only(("order", "micro_batches", "virtual_stages")), *forward_s, *backward_s, hop_s
+    )  # fmt: skip
     seconds, total, bubble_s = join_stages(runs, ends, micro_batches=plan.micro_batches)
     spans = _draw(program, estimates, forward_s, backward_s, hop_s, reads_back) if draw else ()
     timeline = _summarize(seconds, total, bubble_s=bubble_s, spans=spans)
     return replace(timeline, busy_s=_mean_busy_s(runs, micro_batches=plan.micro_batches))
+
+
+def _for_each_sort(
+    program: Program, estimates: Sequence[Sequence[Estimate]], make: Callable[[Stage, Sequence[Estimate]], Made]
+) -> list[Made]:
+    """Stages with the same tasks and prices run alike: a pipeline of 64 has three or four sorts of them."""
+    keys = [(id(stage.tasks), id(priced)) for stage, priced in zip(program.stages, estimates, strict=True)]
+    one_of = dict(zip(keys, zip(program.stages, estimates, strict=True), strict=True))
+    made = {key: make(*one) for key, one in one_of.items()}
+    return [made[key] for key in keys]
 
 
 def _mean_busy_s(runs: Sequence[StageRun], *, micro_batches: int) -> float:
@@ -221,13 +226,10 @@ def _mean_busy_s(runs: Sequence[StageRun], *, micro_batches: int) -> float:
     return (whole.compute_s + whole.memory_s) / len(runs)
 
 
-def _flat(forward_s: Sequence[float], backward_s: Sequence[float], hop_s: float) -> tuple[float, ...]:
-    """As numbers one by one, which are remembered by their values."""
-    return (*forward_s, *backward_s, hop_s)
-
-
 def _finish(plan: Parallelism, *times_s: float) -> list[float]:
     """When each stage has ended its last backward pass."""
+    from traincast.simulate._order import finish_times
+
     num_stages = len(times_s) // 2
     return finish_times(
         plan.order,
@@ -248,15 +250,19 @@ def _draw(
     reads_back: bool,
 ) -> list[Span]:
     """Every span of every stage."""
+    from traincast.simulate._draw import draw_patterns, draw_pipeline
+    from traincast.simulate._order import place_passes
+
     plan = program.parallelism
-    known: dict[tuple[int, int], Pattern] = {}
-    for stage, priced in zip(program.stages, estimates, strict=True):
-        key = id(stage.tasks), id(priced)
-        if key not in known:
-            known[key] = draw_patterns(
-                split_passes(stage, priced),
-                update=lambda *parts: _run_update(*parts[:3], spans=parts[3], reads_back=reads_back),
-            )
+    # A chunk runs for as many micro-batches as there are stages, if there are so many, before the next has its turn.
+    chunks = min(plan.pipeline, plan.micro_batches), plan.virtual_stages
+    patterns = _for_each_sort(
+        program, estimates,
+        lambda stage, priced: draw_patterns(
+            split_passes(stage, priced),
+            update=lambda *parts: _run_update(*parts[:3], spans=parts[3], reads_back=reads_back, chunks=chunks),
+        ),
+    )  # fmt: skip
     placed = place_passes(
         plan.order,
         forward_s=forward_s,
@@ -265,16 +271,12 @@ def _draw(
         micro_batches=plan.micro_batches,
         virtual_stages=plan.virtual_stages,
     )
-    patterns = [known[id(stage.tasks), id(priced)] for stage, priced in zip(program.stages, estimates, strict=True)]
     return draw_pipeline(patterns, placed, hop=_find_hop(program), hop_s=hop_s)
 
 
-def _hop_seconds(tasks: Sequence[object], priced: Sequence[Estimate]) -> list[float]:
-    return [
-        estimate.seconds
-        for task, estimate in zip(tasks, priced, strict=True)
-        if isinstance(task, Collective) and task.axis == "pipeline"
-    ]
+def _longest_hop_s(tasks: Sequence[Task], priced: Sequence[Estimate]) -> float:
+    hops = (one.seconds for task, one in zip(tasks, priced, strict=True) if when_it_runs(task) is Runs.BETWEEN_STAGES)
+    return max(hops, default=0.0)
 
 
 def _find_hop(program: Program) -> Collective | None:
@@ -293,7 +295,7 @@ def _summarize(duration_s: float, spent: Spent, *, bubble_s: float, spans: Seque
     seconds = {
         "compute": spent.compute_s,
         "memory": spent.memory_s,
-        "communication": spent.total_exposed_s,
+        "communication": sum(spent.exposed_s.values()),
         "host": spent.host_s,
         "bubble": bubble_s,
     }
@@ -306,3 +308,78 @@ def _summarize(duration_s: float, spent: Spent, *, bubble_s: float, spans: Seque
         busy_s=spent.compute_s + spent.memory_s,
         communication_s=spent.communication_s,
     )
+
+
+def list_busy(
+    program: Program, estimates: Sequence[Sequence[Estimate]], *, remember: Remember = compute
+) -> tuple[BusyTime, ...]:
+    """What keeps the first rank busy in a step, without a span being drawn."""
+    stage, micro_batches = program.stages[0], program.parallelism.micro_batches
+    found: tuple[BusyTime, ...] = remember(
+        _busy_times, stage.tasks, stage.repeats, tuple(estimates[0]), micro_batches
+    )  # fmt: skip
+    hop = _find_hop(program) if len(program.stages) > 1 else None
+    if hop is None:
+        return found
+    hop_s = max(_longest_hop_s(one.tasks, priced) for one, priced in zip(program.stages, estimates, strict=True))
+    return *found, BusyTime(name=hop.name, category="communication", layer="", seconds=2 * micro_batches * hop_s)
+
+
+def _busy_times(
+    tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], estimates: tuple[Estimate, ...], micro_batches: int
+) -> tuple[BusyTime, ...]:
+    totals: dict[tuple[str, str, str], float] = {}
+    for name, parts in split_passes(Stage(tasks=tasks, repeats=repeats, tensors=()), estimates).items():
+        for part in parts:
+            for task, estimate in zip(part.tasks, part.estimates, strict=True):
+                runs, times = when_it_runs(task), part.count * (1 if name == "optimizer" else micro_batches)
+                key = task.name, estimate.limit, task.layer
+                if runs is Runs.BETWEEN_STAGES:
+                    continue
+                if isinstance(task, Collective):
+                    queued = runs in (Runs.BESIDE, Runs.BESIDE_LAST, Runs.AT_END) and task.axis != HOST
+                    kind = "gradients" if queued else task.kind
+                    key = f"{kind}[{task.axis}]", HOST if task.kind == "host_update" else "communication", task.layer
+                    times = part.count if task.phase == "gradient" or task.once else times
+                totals[key] = totals.get(key, 0.0) + times * estimate.seconds
+    return tuple(
+        BusyTime(name=name, category=sort, layer=layer, seconds=seconds)
+        for (name, sort, layer), seconds in totals.items()
+    )
+
+
+STRAGGLERS = "stragglers"
+"""What the wait for the slowest rank is called beside the axes."""
+DEVICE_VARIATION: float = read_constant_table(float, "waiting")["device_variation"]
+
+
+def add_waiting(timeline: Timeline, program: Program) -> Timeline:
+    """The step with what devices wait for their inputs and for each other.
+
+    Devices of one type differ in speed, normally distributed, and the step is that of the slowest. Where inputs have several
+    sizes, so have the passes of replicas; sizes are bounded, and the largest of n that are spread evenly lies
+    sqrt(3) (n - 1) / (n + 1) standard deviations above their mean. Passes of one step add up, so their sizes average out.
+    """
+    plan = program.parallelism
+    prepared_s = plan.micro_batches * program.preparation_s
+    waited_s = 0.0
+    if plan.num_devices > 1 and not plan.asynchronous:
+        replicas = plan.data * plan.context
+        size = program.input_variation / math.sqrt(plan.micro_batches) * math.sqrt(3) * (replicas - 1) / (replicas + 1)
+        speed = DEVICE_VARIATION * expect_largest(plan.num_devices)
+        waited_s = speed * timeline.busy_s + size * (timeline.busy_s + prepared_s)
+    if not prepared_s and not waited_s:
+        return timeline
+    longer_s = timeline.duration_s + prepared_s + waited_s
+    shares = {name: share * timeline.duration_s / longer_s for name, share in timeline.shares.items()}
+    shares["host"] = shares.get("host", 0.0) + prepared_s / longer_s
+    shares["communication"] = shares.get("communication", 0.0) + waited_s / longer_s
+    exposed = dict(timeline.exposed_by_axis)
+    if waited_s:
+        exposed[STRAGGLERS] = waited_s
+    return replace(timeline, duration_s=longer_s, shares=shares, exposed_by_axis=exposed)
+
+
+def expect_largest(number: int) -> float:
+    """The expected largest of so many standard normal values (Blom 1958)."""
+    return NormalDist().inv_cdf((number - 3 / 8) / (number + 1 / 4)) if number > 1 else 0.0

@@ -3,13 +3,12 @@
 import dataclasses
 import types
 import typing
-from dataclasses import dataclass
 from typing import Any
 
-PANELS = ("Model", "Kernels", "Cluster", "Plan", "Job", "Regime", "Learned", "Output")
+from traincast.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Asked:
     """One thing that a question may say."""
 
@@ -23,7 +22,7 @@ class Asked:
     """On the command line; the first is the one to print."""
     panel: str
     unit: str = ""
-    """How a person may write it: count (10k, 15B), bytes (80GB), seconds (36h); empty: a plain value."""
+    """How a person may write it: count (10k, 15B), length (8k is 8,192), bytes (80GB), seconds (36h); empty: a plain value."""
     words: tuple[str, ...] = ()
     """Some values to name in help texts."""
 

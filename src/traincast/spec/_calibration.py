@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._hardware import Cluster
 from traincast.spec._job import Job
 from traincast.spec._measurement import MachineRates
@@ -25,7 +26,7 @@ MIX_KINDS = (
 """Kinds of operators whose shares of a step are compared between runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class RunLabels:
     """What says how alike two runs are."""
 
@@ -72,7 +73,7 @@ class RunLabels:
         return self.num_devices == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuredRun:
     """A run that was measured: what was asked of which machine, and how long a step took."""
 
@@ -94,7 +95,7 @@ class MeasuredRun:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class StackConstants:
     """Constants of one stack, on one device or (None) on all that it was seen on."""
 
@@ -106,7 +107,7 @@ class StackConstants:
     num_steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ProfileRatio:
     """One job measured on one device: log of measured over forecast time, by log2 of the tokens of a pass."""
 
@@ -115,7 +116,7 @@ class ProfileRatio:
     log_ratios: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Choice:
     """What of the learnt may be used for a question."""
 
@@ -136,7 +137,7 @@ class Choice:
     """Choices that could not be told from this one: the geometric mean of all their answers is given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Selection:
     """The choice for questions of one stack with the same novelty."""
 
@@ -151,7 +152,7 @@ class Selection:
     """The same, answered by this choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Scope:
     """What the runs of one stack hold."""
 
@@ -164,7 +165,7 @@ class Scope:
     num_runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuredForecast:
     """A measured run with the forecast made for it."""
 
@@ -175,7 +176,7 @@ class MeasuredForecast:
     measured_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MeasuredNumbers:
     """What one run showed beside its forecast, other than its step."""
 
@@ -184,7 +185,7 @@ class MeasuredNumbers:
     """Log of measured over forecast: `memory` and the twelve numbers of the network; `gpu_mean`: measured less forecast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LearnedStacks:
     """Constants, the profiles beside them, and what the two would have said about every run."""
 
@@ -193,7 +194,7 @@ class LearnedStacks:
     forecasts: tuple[MeasuredForecast, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class RunCorrections:
     """What measured runs taught, and for which questions each part may be used."""
 
@@ -209,7 +210,7 @@ class RunCorrections:
     selections: tuple[Selection, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class DeviceLevel:
     """How long products take on one device beside what its data sheet makes us expect, from products measured on it."""
 
@@ -226,7 +227,7 @@ class DeviceLevel:
                 raise InvalidInput(f"level of {self.device} in {dtype} is {ratio}; it must be a positive number")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Calibration:
     """Everything that was learnt beyond what ships. Every command takes one by name or file."""
 

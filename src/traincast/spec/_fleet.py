@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 
 class Numbers(Protocol):
@@ -19,17 +20,17 @@ class Numbers(Protocol):
 
 
 FINISHED, UNFINISHED, REJECTED, KILLED = "finished", "unfinished", "rejected", "killed"
-LOCALITIES = ("node", "rack", "spine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Request:
     """One job as it is submitted: either its `duration_s` on what it asks for, or a `workload` to forecast.
 
     `limit_s` is the run time that its user asked for. `started_s` is when it really started, where a log says so; no
-    scheduler sees it. `num_nodes`, `num_cpus` and `memory_bytes` are what it asks for in all, spread evenly over its GPUs;
-    `exclusive` asks for whole nodes. `dependency`, `reservation` and `constraint` are written as Slurm writes them, and
-    `array_limit` is how many tasks of its array may run at once.
+    scheduler sees it. A job with `ran_s` runs already when it is submitted: `duration_s` is what is left of it. `num_nodes`,
+    `num_cpus` and `memory_bytes` are what it asks for in all, spread evenly over its GPUs; `exclusive` asks for whole nodes.
+    `dependency`, `reservation` and `constraint` are written as Slurm writes them, and `array_limit` is how many tasks of its
+    array may run at once.
     """
 
     job_id: str
@@ -48,6 +49,7 @@ class Request:
     max_gpus: int | None = None
     limit_s: float | None = None
     started_s: float | None = None
+    ran_s: float | None = None
     partition: str | None = None
     qos: str | None = None
     num_nodes: int | None = None
@@ -62,11 +64,8 @@ class Request:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.submit_s) and self.submit_s >= 0):
             raise InvalidInput(f"job {self.job_id}: submit_s is {self.submit_s}; it must be a time of at least 0")
-        whole = float(self.num_gpus).is_integer() and self.num_gpus >= 1
-        if not (whole or 0 < self.num_gpus < 1):
-            raise InvalidInput(
-                f"job {self.job_id}: num_gpus is {self.num_gpus}; ask for a whole number, or for a share below 1"
-            )
+        if not (float(self.num_gpus).is_integer() and self.num_gpus >= 1):
+            raise InvalidInput(f"job {self.job_id}: num_gpus is {self.num_gpus}; ask for a whole number")
         if self.duration_s is not None and not (math.isfinite(self.duration_s) and self.duration_s >= 0):
             raise InvalidInput(f"job {self.job_id}: duration_s is {self.duration_s}; it must be at least 0 and finite")
         if self.limit_s is not None and not self.limit_s > 0:
@@ -75,7 +74,7 @@ class Request:
             raise InvalidInput(f"job {self.job_id}: give either duration_s or a workload to forecast")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodePool:
     """Equal nodes of one device type; powers are per GPU and include its share of the host.
 
@@ -104,7 +103,7 @@ class NodePool:
         return self.num_nodes * self.gpus_per_node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Fleet:
     """All pools of a shared cluster. Racks are runs of `nodes_per_rack` nodes; without it there is one rack."""
 
@@ -127,7 +126,7 @@ class Fleet:
         return sum(pool.num_nodes for pool in self.pools)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class RunningJob:
     """A running job as a policy sees it: what it holds and what is believed about the rest of it."""
 
@@ -138,7 +137,7 @@ class RunningJob:
     estimated_remaining_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Snapshot:
     """Everything a scheduler may see at one moment; true durations are not in it.
 
@@ -153,7 +152,7 @@ class Snapshot:
     interval_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobOutcome:
     """What became of one job; times are None where the moment never came."""
 
@@ -176,7 +175,7 @@ class JobOutcome:
         return None if self.end_s is None else self.end_s - self.submit_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Occupation:
     """A job holding the same GPUs from start to end; `nodes` pairs a node with the GPUs held there."""
 
@@ -246,6 +245,3 @@ class Schedule:
             lost_gpu_s=float(self.lost_gpu_s[job]),
             reason=self.rejected.get(job),
         )
-
-    def outcomes(self) -> Iterator[JobOutcome]:
-        return (self.outcome(job) for job in range(len(self)))

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._display import show_html
 from traincast.spec._parallel import Parallelism
 from traincast.units import DTYPE_BYTES
@@ -14,6 +15,8 @@ MODES = ("training_step", "forward_backward", "inference")
 ROLES = ("parameter", "gradient", "optimizer_state", "activation", "input", "buffer", "temporary", "cache")
 """cache: keys and values that a forward pass returns with its scores, so that it keeps those of all layers."""
 
+MATMULS = ("matmul", "conv", "attention", "rnn")
+"""Kinds of operations that are matrix multiplications: matrix units run them."""
 KINDS: dict[str, tuple[str, ...]] = {
     "matmul": ("batch", "m", "n", "k", "layout"),
     "attention": ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal"),
@@ -50,7 +53,15 @@ DYNAMIC = "dynamic"
 each before it goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+MOST_ELEMENTS = 2**70
+"""Of one tensor and its copies: more is a damaged file, and products of such sizes have no number."""
+MOST_AMOUNT = 1e30
+"""FLOP or bytes of one operation."""
+MOST_SAMPLES = 2**40
+MOST_REPEATS = 2**20
+
+
+@noun
 class Tensor:
     """A piece of memory. Views of it are the same tensor."""
 
@@ -66,9 +77,13 @@ class Tensor:
             raise InvalidInput(f"tensor {self.name!r} has dtype {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.role not in ROLES:
             raise InvalidInput(f"tensor {self.name!r} has role {self.role!r}; allowed: {', '.join(ROLES)}")
-        if self.copies < 1 or any(size < 0 for size in self.shape):
+        if self.copies < 1 or min(self.shape, default=0) < 0:
             raise InvalidInput(
                 f"tensor {self.name!r} has shape {self.shape} x {self.copies}; sizes must not be negative"
+            )
+        if math.prod(self.shape) * self.copies > MOST_ELEMENTS:
+            raise InvalidInput(
+                f"tensor {self.name!r} has more than {MOST_ELEMENTS:.3g} elements, the most that is read"
             )
 
     @property
@@ -78,10 +93,10 @@ class Tensor:
     @property
     def num_bytes(self) -> float:
         """Of one copy."""
-        return self.numel * DTYPE_BYTES[self.dtype]
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Op:
     """One operation as the framework runs it: usually one kernel on the device."""
 
@@ -111,15 +126,19 @@ class Op:
         if missing:
             raise InvalidInput(f"{self.kind} op {self.name!r} lacks the attributes {', '.join(missing)}")
         for amount in (self.flop, self.bytes_read, self.bytes_written):
-            if amount is not None and not (amount >= 0 and math.isfinite(amount)):
-                raise InvalidInput(f"op {self.name!r} has an amount of {amount}; flop and bytes are finite and >= 0")
+            if amount is not None and not 0 <= amount <= MOST_AMOUNT:
+                raise InvalidInput(
+                    f"op {self.name!r} has an amount of {amount:.6g}; flop and bytes are from 0 to {MOST_AMOUNT:g}"
+                    if amount < 1e300
+                    else f"op {self.name!r} has an amount without end; flop and bytes are at most {MOST_AMOUNT:g}"
+                )
 
     @property
     def num_bytes(self) -> float:
         return self.bytes_read + self.bytes_written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Repeat:
     """The tasks from `start` up to `stop` run `count` times in a row, each time on their own copy of the layer."""
 
@@ -128,7 +147,7 @@ class Repeat:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Graph:
     """A whole step of one device on `batch_size` samples, in execution order, with identical layers folded.
 
@@ -162,12 +181,15 @@ class Graph:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InvalidInput(f"graph {self.name!r} has a batch of {self.batch_size}; it must be at least 1")
+        if max(self.batch_size, self.tokens_per_sample) > MOST_SAMPLES:
+            raise InvalidInput(f"graph {self.name!r} has a batch or a length of more than {MOST_SAMPLES:,}")
         if self.mode not in MODES:
             raise InvalidInput(f"graph {self.name!r} has mode {self.mode!r}; allowed: {', '.join(MODES)}")
         check_repeats(self.repeats, num_tasks=len(self.ops), owner=f"graph {self.name!r}")
         limit = len(self.tensors)
         for op in self.ops:
-            if any(not 0 <= index < limit for index in (*op.reads, *op.writes)):
+            used = (*op.reads, *op.writes)
+            if used and not 0 <= min(used) <= max(used) < limit:
                 raise InvalidInput(f"op {op.name!r} of graph {self.name!r} names a tensor outside 0..{limit - 1}")
 
     def counts(self) -> list[int]:
@@ -204,7 +226,7 @@ def check_repeats(repeats: tuple[Repeat, ...], *, num_tasks: int, owner: str) ->
     """Refuse ranges that overlap, run backwards, nest or leave the list of tasks."""
     end = 0
     for repeat in repeats:
-        if not end <= repeat.start < repeat.stop <= num_tasks or repeat.count < 1:
+        if not end <= repeat.start < repeat.stop <= num_tasks or not 1 <= repeat.count <= MOST_REPEATS:
             raise InvalidInput(
                 f"{owner} repeats [{repeat.start}, {repeat.stop}) x {repeat.count}; ranges must be ordered, apart, "
                 f"not empty and inside 0..{num_tasks}"
@@ -231,7 +253,7 @@ def segments(repeats: tuple[Repeat, ...], *, num_tasks: int) -> Iterator[Repeat]
         yield Repeat(start=position, stop=num_tasks, count=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Scalable:
     """One model recorded at two batch sizes: all amounts are affine in the batch, so any batch follows."""
 
@@ -246,6 +268,13 @@ class Scalable:
         if [op.name for op in self.small.ops] != [op.name for op in self.large.ops]:
             raise InvalidInput(
                 f"graph {self.small.name!r} changes its ops with the batch; record it at the batch you need"
+            )
+        both = zip(self.small.ops, self.large.ops, strict=True)
+        if any(low.attrs.keys() - high.attrs.keys() for low, high in both) or [
+            len(tensor.shape) for tensor in self.small.tensors
+        ] != [len(tensor.shape) for tensor in self.large.tensors]:
+            raise InvalidInput(
+                f"graph {self.small.name!r} has other tensors at its second batch size; record it at the batch you need"
             )
 
     def at(self, batch_size: int) -> Graph:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Device:
     """One accelerator. Rates are peaks of the data sheet, dense; a missing dtype is unsupported or not known."""
 
@@ -47,18 +48,23 @@ class Device:
         return max(rates, default=None)
 
 
+FABRIC_FROM_BYTES_PER_S = 40e9
+"""A link inside a node of unknown transport is taken for NVLink from this rate on, and for PCIe below."""
+RDMA_FROM_BYTES_PER_S = 12.5e9
+"""A network of unknown transport is taken for one with direct access to device memory from 100 Gb/s per node on (the rate of
+InfiniBand EDR), and for sockets below."""
 TRANSPORTS = (
     "nvlink", "nvlink-cube", "nvlink-pairs", "nvswitch", "xgmi", "ici", "neuronlink", "c2c", "pcie", "pcie-host", "memory",
-    "infiniband", "roce", "efa", "slingshot", "tcpx", "dcn", "sockets",
+    "infiniband", "roce", "efa", "slingshot", "tcpx", "tcpxo", "dcn", "sockets",
 )  # fmt: skip
 """How bytes travel. Direct NVLink, the hybrid cube mesh of P100 and V100, bridges between pairs, switches; AMD's and Google's
 and Amazon's own links; PCIe with peer access, and without it through the memory of the host; memory of one host; networks that
 read and write device memory by themselves; and sockets, for which the host copies."""
-NETWORKS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "dcn", "sockets")
+NETWORKS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "tcpxo", "dcn", "sockets")
 """Transports whose rate is that of a node; all others are rated by device."""
 _TRANSPORT_OF_KIND = {
     "nvlink topology": "nvlink-cube", "nvlink bridge": "nvlink-pairs", "ethernet-tcp": "sockets", "ethernet": "sockets",
-    "gpudirect-tcpx": "tcpx", "gpudirect-tcpxo": "tcpx", "cpu": "memory", "hybrid-cube": "nvlink-cube",
+    "gpudirect-tcpx": "tcpx", "gpudirect-tcpxo": "tcpxo", "cpu": "memory", "hybrid-cube": "nvlink-cube",
 }  # fmt: skip
 _SWITCHED_FROM_BYTES_PER_S = 190e9
 """NVLink of this rate (NVLink 3 and later) is found behind switches wherever more than two devices have it."""
@@ -66,7 +72,7 @@ _CUBE_BYTES_PER_S = 150e9
 """The six links of a V100, which nodes without switches join to a cube mesh."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Link:
     """A connection of one device (inside a node) or of one node (between nodes), one direction."""
 
@@ -113,7 +119,7 @@ def _imply_transport(kind: str, bytes_per_s: float) -> str:
     return found if found in TRANSPORTS else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Domain:
     """Neighbouring devices that a better link joins than the level around them: pairs on a bridge inside a host, the hosts of an
     NVLink rack, a pod under one switch. Jobs that need several domains of a size fill them evenly."""
@@ -126,7 +132,7 @@ class Domain:
             raise InvalidInput(f"a domain of {self.num_devices} devices; it must join at least 2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeGroup:
     """Nodes of one make."""
 
@@ -139,6 +145,8 @@ class NodeGroup:
     """Of one whole node; None where no price is known."""
     speed: float = 1.0
     """Share of the nominal speed these nodes reach: below 1 for a node known to be slow."""
+    power_limit_watts: float | None = None
+    """Watts that each device is held to; None: what it is rated for."""
     nvme_bytes_per_s: float | None = None
     """What the local drives of one node read or write; None: not known."""
     host_memory_bytes: float | None = None
@@ -160,6 +168,8 @@ class NodeGroup:
         if self.usd_per_hour is not None and not (self.usd_per_hour >= 0 and math.isfinite(self.usd_per_hour)):
             raise InvalidInput(f"usd_per_hour is {self.usd_per_hour}; a price is a finite number >= 0")
         _require_positive(self.device.name, speed=self.speed)
+        if self.power_limit_watts is not None:
+            _require_positive(self.device.name, power_limit_watts=self.power_limit_watts)
         if self.nvme_bytes_per_s is not None:
             _require_positive(self.device.name, nvme_bytes_per_s=self.nvme_bytes_per_s)
         if self.host_memory_bytes is not None:
@@ -170,7 +180,7 @@ class NodeGroup:
         return self.num_nodes * self.devices_per_node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Region:
     """How much CO2 a kilowatt-hour stands for somewhere."""
 
@@ -180,7 +190,7 @@ class Region:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Cluster:
     """Groups of nodes, ranks numbered group by group and node by node. One group is the homogeneous case."""
 

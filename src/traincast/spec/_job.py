@@ -1,16 +1,21 @@
 """A job: a step, how often it runs, and what happens around it."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from traincast.errors import InvalidInput
+from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.spec._asked import asked, hidden
 from traincast.spec._graph import Graph
 from traincast.spec._regime import Regime
 from traincast.spec._stack import Stack
 
+METHODS = ("best", "physics", "deletepop", "scaledl", "predictddl", "driple")
+"""Systems that can be asked one by one: rates of the data sheet; operators, one by one; operators and what a graph network says
+of their neighbours; the embedding of a graph and a regressor; a graph network that gives the twelve resource numbers."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@noun
 class Job:
     """What is to be trained and for how long. `steps` or `samples`, not both; neither: one epoch, or one step."""
 
@@ -67,7 +72,7 @@ class Job:
         metadata={
             "help": "Software that runs it, see `traincast catalog stacks`, with a version if you like (NAME@0.2), or a "
             "document of your own (TOML); default: pytorch.",
-            "flags": ("--stack",),
+            "flags": ("--stack", "--framework"),
         },
     )
     """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""
@@ -85,10 +90,20 @@ class Job:
         None, "What prices operators and collectives instead of the fitted models: roofline (data sheets alone), or one "
         "that an installed package adds.", panel="Learned",
     )  # fmt: skip
-    regime: Regime | None = hidden(None)  # noqa: RUF009
+    method: str | None = asked(
+        None, "Which system answers, default best:", words=METHODS, panel="Learned",
+    )  # fmt: skip
+    """One of METHODS; None: best, which uses of each what proved right on runs that were left out."""
+    regime: Regime | None = hidden(None)
     """What a step has beside an optimizer step of the graph; None: nothing."""
 
     def __post_init__(self) -> None:
+        if self.method is not None and self.method not in METHODS:
+            raise UnknownName("method", self.method, METHODS)
+        if self.method is not None and self.cost_model is not None:
+            raise InvalidInput(
+                f"method = {self.method!r} and cost_model = {self.cost_model!r} both say what prices tasks; give one"
+            )
         if self.steps is not None and self.samples is not None:
             raise InvalidInput(f"steps = {self.steps} and samples = {self.samples}; give one of them")
         for name in ("steps", "samples", "epoch_samples", "loading_samples_per_s", "evaluation_every_steps",

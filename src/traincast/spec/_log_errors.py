@@ -2,12 +2,12 @@
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LogErrors:
     """The log of measured over forecast: its value at each of some levels, between which lines are drawn.
 

@@ -3,15 +3,16 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._graph import KINDS, Attr, Op
 
 SUBJECTS = ("operator", "collective", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Experiment:
     """One thing whose duration can be measured: an operator, a collective or a whole training step.
 
@@ -39,7 +40,7 @@ class Experiment:
         return f"{self.subject} {self.name} ({attrs})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Environment:
     """Where an experiment ran: hardware, software versions and what was done to keep the machine steady."""
 
@@ -63,7 +64,7 @@ class Environment:
         return " | ".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Block:
     """Repeats taken in one go. Blocks of one experiment lie apart in time, so that a disturbance spoils only some."""
 
@@ -102,7 +103,7 @@ class Block:
         return statistics.quantiles(self.cpu_s, n=4, method="inclusive")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Measurement:
     """All blocks of one experiment in one environment."""
 
@@ -173,7 +174,7 @@ def _check_log_sigma(name: str, value: float) -> None:
         raise InvalidInput(f"{name} = {value:g}; the standard deviation of a log error is from 0 to {MOST_LOG_SIGMA:g}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Rates:
     """What one kind of operator reaches on one machine: seconds = overhead + flop / rate + bytes / rate."""
 
@@ -197,7 +198,7 @@ class Rates:
         return self.overhead_s * num_calls + (flop or 0.0) / self.flop_per_s + num_bytes / self.bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class CollectiveRates:
     """What one kind of collective reaches between the ranks of one machine: latency per hop and payload rate."""
 
@@ -229,7 +230,7 @@ class CollectiveRates:
         _check_log_sigma("log_spread", self.log_spread)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MachineRates:
     """What a few minutes of measuring taught about one machine."""
 
@@ -280,10 +281,6 @@ class MachineRates:
     def rates_of(self, op: Op) -> Rates:
         """Of the most special group that was fitted."""
         return next((self.rates[group] for group in groups_of(op) if group in self.rates), self.fallback)
-
-    def op_seconds(self, op: Op) -> float:
-        """One run of an operator by itself."""
-        return self.rates_of(op).seconds(flop=op.flop, num_bytes=op.num_bytes, num_calls=calls_of(op))
 
     def op_seconds_in_step(self, op: Op) -> float:
         """One run of an operator among the others of a step."""

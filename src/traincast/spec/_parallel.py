@@ -1,9 +1,11 @@
 """How a job is spread over devices."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import fields
 
 from traincast.errors import IllegalPlan
+from traincast.noun import noun
 from traincast.spec._asked import asked
 from traincast.units import DTYPE_BYTES, MEGA
 
@@ -13,6 +15,9 @@ RECOMPUTES = ("none", "selective", "full", "products")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
 layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
 OFFLOADS = ("host", "nvme")
+CONTEXT_METHODS = ("ring", "ulysses")
+"""What ranks of the context axis exchange for attention: keys and values of all tokens, each rank keeping its queries; or
+queries, keys, values and results by all-to-all, so that each rank attends to all tokens with some heads (Jacobs et al. 2023)."""
 TABLE_SHARDINGS = ("row", "column", "table", "replicated")
 AXES = ("tensor", "context", "expert", "data", "pipeline")
 """From the innermost (neighbouring ranks) to the outermost; expert lies inside data."""
@@ -22,7 +27,7 @@ PRACTICED_PASSES = 4
 (Huang et al. 2019), and published runs have four to sixteen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MicroBatches:
     """A number of passes that was not given, and where it comes from."""
 
@@ -59,7 +64,7 @@ def implied_micro_batches(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Parallelism:
     """Degrees along each axis, and how the step is arranged. The default is one device."""
 
@@ -117,12 +122,23 @@ class Parallelism:
     (gradient_as_bucket_view)."""
     overlap: bool = asked(True, "Reduce gradients and gather weights beside computation.")
     """Gradient reduction and weight gathering run beside computation."""
+    gather_ahead: bool = asked(False, "With ZeRO 1: gather updated weights beside the next forward pass.")
+    """With ZeRO 1 (a distributed optimizer) the weights that other replicas updated are gathered layer by layer before the next
+    forward pass needs them (overlap_param_gather), not all at once after the update."""
     reduce_dtype: str | None = asked(
         None, "The format in which gradients travel: fp32, bf16 ...; default: as they are kept."
     )
     """The format in which gradients travel (FSDP's reduce_dtype, DDP's compression hooks). None: the one they are kept in."""
     async_tensor: bool = asked(False, "Transfers of the tensor axis run beside pieces of its products.")
     """Products of the tensor axis run in pieces, each beside the transfer of the next (asynchronous tensor parallelism)."""
+    async_context: bool = asked(
+        False, "Transfers of the context axis run beside attention on the chunk before (ring attention)."
+    )
+    context_method: str = asked(
+        "ring",
+        "What context parallel ranks exchange: ring (keys and values) or ulysses (heads, by all-to-all).",
+        "--cp-method",
+    )
     servers: int = asked(0, "Parameter servers; 0: all-reduce.")
     """Parameter servers; 0: all-reduce."""
     asynchronous: bool = asked(False, "Workers do not wait for each other; needs --servers.")
@@ -136,9 +152,6 @@ class Parallelism:
     offload_activations: bool = asked(False, "What layers keep for their backward pass waits in host memory.")
     offload_to: str = asked("host", "Where offloaded state and weights lie: host or nvme.")
     """With nvme the states are read and written there in every update, and weights and activations come from there."""
-    activation_dtype: str | None = asked(
-        None, "Layers keep what their backward pass needs in this format (fp8, int8), packed and unpacked by kernels."
-    )
     table_sharding: str | None = asked(
         None, "How embedding tables are spread over replicas: row, column, table or replicated; default: in equal shares whose "
         "vectors are exchanged.",
@@ -182,7 +195,6 @@ class Parallelism:
             raise IllegalPlan(f"virtual_stages = {self.virtual_stages} needs pipeline > 1; pipeline is 1")
         if self.bucket_bytes <= 0:
             raise IllegalPlan(f"bucket_bytes = {self.bucket_bytes}; it must be above 0")
-        self._check_room()
         self._check_cache()
         if self.servers < 0:
             raise IllegalPlan(f"servers = {self.servers}; it must be 0 (all-reduce) or more")
@@ -191,7 +203,8 @@ class Parallelism:
         dtypes = (None, *DTYPE_BYTES)
         allowed = {
             "recompute": RECOMPUTES, "order": ORDERS, "balance": BALANCES, "offload_to": OFFLOADS, "reduce_dtype": dtypes,
-            "gather_dtype": dtypes, "activation_dtype": dtypes, "table_sharding": (None, *TABLE_SHARDINGS),
+            "gather_dtype": dtypes, "table_sharding": (None, *TABLE_SHARDINGS),
+            "context_method": CONTEXT_METHODS,
         }  # fmt: skip
         for name, words in allowed.items():
             if getattr(self, name) not in words:
@@ -211,11 +224,6 @@ class Parallelism:
             raise IllegalPlan(
                 f"expert_imbalance = {self.expert_imbalance}; allowed: 1 (even) to expert = {self.expert} (all on one)"
             )
-
-    def _check_room(self) -> None:
-        """What lies elsewhere or in another format."""
-        if self.offload_activations and self.activation_dtype is not None:
-            raise IllegalPlan("offload_activations and activation_dtype are two ways to make room; give one of them")
 
     def _check_shard(self, shard: int) -> None:
         if self.zero == 0:
@@ -277,6 +285,14 @@ class Parallelism:
         """Ranks over which experts may be spread."""
         return self.data * self.context * (self.tensor if self.folds_experts else 1)
 
+    def only(self, names: Collection[str]) -> "Parallelism":
+        """The same plan as far as these fields go, and all others as of one device: a step that is given it cannot depend on
+        anything else."""
+        made = object.__new__(Parallelism)
+        for name, default, put in _USUAL:
+            put(made, getattr(self, name) if name in names else default)
+        return made
+
     def stride(self, axis: str) -> int:
         """The distance in ranks between neighbours along an axis: tensor innermost, pipeline outermost."""
         return {
@@ -286,3 +302,6 @@ class Parallelism:
             "data": self.tensor * self.context,
             "pipeline": self.tensor * self.context * self.data,
         }[axis]
+
+
+_USUAL = tuple((item.name, item.default, getattr(Parallelism, item.name).__set__) for item in fields(Parallelism))

@@ -1,8 +1,7 @@
 """What each distinct rank really runs: a graph after the plan has rewritten it."""
 
-from dataclasses import dataclass
-
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._graph import Op, Repeat, Tensor, check_repeats, count_runs
 from traincast.spec._parallel import Parallelism
 
@@ -15,7 +14,7 @@ HOST = "host"
 (host_update, whose bytes are those the host reads and writes in its memory)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Collective:
     """A communication between the ranks of one axis."""
 
@@ -61,7 +60,7 @@ class Collective:
 Task = Op | Collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Stage:
     """The tasks of one pipeline stage for one micro-batch, then (phase optimizer) once per step, in order."""
 
@@ -78,8 +77,13 @@ class Stage:
     def counts(self) -> list[int]:
         return count_runs(self.repeats, num_tasks=len(self.tasks))
 
+    def ops(self, part: Repeat | None = None) -> list[Op]:
+        """The tasks that compute, of one range or of all."""
+        tasks = self.tasks if part is None else self.tasks[part.start : part.stop]
+        return [task for task in tasks if isinstance(task, Op)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@noun
 class Program:
     """The distinct stages of a job under a plan; ranks with equal work share a stage."""
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from traincast.noun import noun
 from traincast.spec._asked import Asked, asked, list_asked
 from traincast.spec._calibration import Calibration
 from traincast.spec._job import Job
@@ -14,14 +15,18 @@ from traincast.spec._regime import RegimeOptions
 _OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "none ...")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Notes = tuple[str, ...]
+"""What is assumed where nobody says it: sentences that are returned beside the value that they are about."""
+
+
+@noun
 class WorkloadOptions:
     """What is trained and how a step of it is run. None: as published, or as the stack does it."""
 
     batch: int | None = asked(
         None, "Samples of one pass of one replica.", "--batch", "-b", "--micro-batch", unit="count"
     )
-    seq: int | None = asked(None, "Sequence length in tokens.", unit="count")
+    seq: int | None = asked(None, "Sequence length in tokens: 8192, 128k (k is 1,024).", unit="length")
     precision: str | None = asked(
         None, "bf16: bf16 with fp32 master weights and optimizer state; bf16-pure: all in bf16; also fp32, tf32, fp16, "
         "fp16-amp, bf16-amp, fp8, fp8-row, fp8-block, fp4, and with scales for blocks mxfp8, mxfp4, nvfp4.",
@@ -30,7 +35,11 @@ class WorkloadOptions:
     optimizer: str | None = asked(None, "What updates the weights:", words=_OPTIMIZERS)
     attention: str | None = asked(None, "How attention runs: eager or flash.")
     adapter_rank: int | None = asked(
-        None, "Train low-rank adapters (LoRA) of this rank, the model frozen.", "--adapter-rank", "--lora-rank"
+        None,
+        "Train low-rank adapters (LoRA) of this rank, the model frozen.",
+        "--adapter-rank",
+        "--lora-rank",
+        "--lora",
     )
     adapter_targets: str | None = asked(
         None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
@@ -43,10 +52,10 @@ class WorkloadOptions:
     )
     head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
     sample_tokens: int | None = asked(
-        None, "Mean length of a sample as the data has it; --seq is what it is padded or packed to.", unit="count"
+        None, "Mean length of a sample as the data has it; --seq is what it is padded or packed to.", unit="length"
     )
     sample_p95: int | None = asked(
-        None, "Length that one sample in twenty exceeds; default: twice the mean.", unit="count"
+        None, "Length that one sample in twenty exceeds; default: twice the mean.", unit="length"
     )
     packing: bool | None = asked(
         None, "Several samples fill a sequence and attention stays inside each; else each is padded to the longest of its "
@@ -58,7 +67,7 @@ class WorkloadOptions:
     )
     image_sizes: str | None = asked(
         None,
-        "Sides of images as the data has them, in pixels: 256..1024, or with their shares 224:0.6,384:0.3,512:0.1.",
+        "Sizes of images as the data has them, in pixels: 256..1024, 480x1333..800x1333, or with shares 224:0.6,384:0.4.",
     )
     size_batching: str | None = asked(
         None, "Samples of several sizes in a micro-batch: padded to the largest, bucketed (all of one size; replicas wait for "
@@ -77,7 +86,7 @@ class WorkloadOptions:
     )
     ema: bool | None = asked(None, "A moving average of the weights is kept and updated in every step.")
     dropout: float | None = asked(None, "Dropout rate instead of the published one.")
-    input_size: int | None = asked(None, "Height and width of an image in pixels.")
+    input_size: str | int | None = asked(None, "Side of an image in pixels, or height and width: 224, 800x1333.")
     num_classes: int | None = asked(None, "Classes that a classifier tells apart.")
     fan_outs: str | None = asked(
         None,
@@ -141,7 +150,7 @@ SAMPLED = ("fan_outs", "distinct_neighbours", "feature_cache_bytes", "feature_hi
 """What can be said about the sampling of a graph network."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ClusterOptions:
     """One group of equal nodes. None: as in the node that the device is most often found in."""
 
@@ -155,10 +164,16 @@ class ClusterOptions:
     domains: str | None = asked(
         None, "Neighbours that another link joins than the level around them: 2:nvlink3-pairs,72:900GB/s.", "--domains"
     )
+    nvlink_domain: int | None = asked(
+        None, "Devices that NVLink joins across nodes: 72 for NVL72; any number.", "--nvlink-domain"
+    )
     device_memory: float | None = asked(
         None, "Memory of one device, where it differs from the catalogue's: 80GB.", unit="bytes"
     )
     speed: float | None = asked(None, "Share of its nominal speed that each node reaches, such as 0.25 of a CPU core.")
+    power_limit_watts: float | None = asked(
+        None, "Watts that each device is held to, where that is less than its rated power.", "--power-limit"
+    )
     nvme_bytes_per_s: float | None = asked(
         None,
         "Bytes per second that the local drives of a node read or write: 25GB.",
@@ -176,7 +191,7 @@ class ClusterOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class PlanOptions:
     """What a plan may say beside the fields of Parallelism."""
 
@@ -185,7 +200,7 @@ class PlanOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobOptions:
     """What a job may say beside the fields of Job."""
 
@@ -199,14 +214,14 @@ class JobOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LearnedOptions:
     """What was learnt before and shall be used."""
 
     calibration: str | None = asked(None, "What `traincast calibrate` or `traincast learn` made, by name or file.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ConfigText:
     """A configuration of another project as it was handed over; its text is read and never run."""
 
@@ -217,7 +232,7 @@ class ConfigText:
     """A format by its name; empty: told by the content."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Question:
     """Everything that may be asked, as flags, a job file, a request body or a row; what is not said is not there."""
 

@@ -1,9 +1,9 @@
 """A regime: what happens in a step of training beside the passes through the model that is trained."""
 
 import math
-from dataclasses import dataclass
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._asked import asked
 from traincast.spec._graph import Graph
 
@@ -19,7 +19,7 @@ REFERENCES = ("frozen", "precomputed", "none")
 ROLLOUT_ENGINES = ("serving", "plain")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class RegimeOptions:
     """What a question may say of a regime. None: as the regime usually has it, which the answer says."""
 
@@ -50,12 +50,12 @@ class RegimeOptions:
     rollout_epochs: int | None = asked(
         None, "How often training goes over one step's responses; default: 1.", panel="Regime"
     )
-    prompt_tokens: int | None = asked(None, "Mean length of a prompt in tokens.", unit="count", panel="Regime")
-    response_tokens: int | None = asked(None, "Mean length of a response in tokens.", unit="count", panel="Regime")
+    prompt_tokens: int | None = asked(None, "Mean length of a prompt in tokens.", unit="length", panel="Regime")
+    response_tokens: int | None = asked(None, "Mean length of a response in tokens.", unit="length", panel="Regime")
     response_p95: int | None = asked(
-        None, "Length that one response in twenty exceeds; default: twice the mean.", unit="count", panel="Regime"
+        None, "Length that one response in twenty exceeds; default: twice the mean.", unit="length", panel="Regime"
     )
-    response_max: int | None = asked(None, "Length at which responses are cut off.", unit="count", panel="Regime")
+    response_max: int | None = asked(None, "Length at which responses are cut off.", unit="length", panel="Regime")
     rollout_gpus: int | None = asked(
         None, "Devices that only generate, beside those of the cluster; default: none, the same devices take turns.",
         panel="Regime",
@@ -106,7 +106,7 @@ class RegimeOptions:
             raise InvalidInput(f"rollout_memory = {self.rollout_memory}; it must be above 0 and at most 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Pass:
     """A model that runs in a step beside the one that is trained."""
 
@@ -125,7 +125,7 @@ class Pass:
         return self.graph.mode != "inference"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Lengths:
     """How long responses are: a log-normal distribution, cut off."""
 
@@ -149,7 +149,7 @@ _NORMAL_95 = 1.6449
 """Standard deviations below which 95% of a normal distribution lie."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Rollout:
     """Responses that a model generates before it is trained on them."""
 
@@ -184,7 +184,7 @@ class Rollout:
         return self.num_prompts * self.group_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SampleSize:
     """The step on samples of another size than the usual one."""
 
@@ -195,7 +195,7 @@ class SampleSize:
     """Of all passes that have this size; 0: so rare that only its memory counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Regime:
     """What a step has beside one optimizer step of the trained model."""
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 
 RESOURCES = ("gpu", "memory", "received", "sent")
 """GPU utilisation, GPU memory utilisation (share of its bandwidth), network RX and network TX (bytes per second)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Activity:
     """One resource over one cycle, which is one training step where steps are known. docs/theory/resources.md defines it.
 
@@ -39,7 +40,7 @@ class Activity:
         return self.idle_s + self.burst_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ResourceProfile:
     """How busy one rank keeps its device, its memory and its network, forecast or measured by the same definitions."""
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec._display import make_with, show_html, show_text
 from traincast.spec._log_errors import LogErrors
 from traincast.spec._program import Collective
@@ -21,7 +22,7 @@ FIT_CONFIDENCE = 0.6
 than 8% of the time with its publisher left out, if at most 2% of runs that ran out are called safe (docs/theory/certainty.md)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Estimate:
     """A predicted duration with its 90% interval; never a bare number."""
 
@@ -57,7 +58,7 @@ class Estimate:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Range:
     """Any other predicted amount with its 90% interval; the field that holds it names the unit."""
 
@@ -66,9 +67,9 @@ class Range:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Narrowing:
-    """A measurement that would make an answer surer."""
+    """A measurement that would narrow an answer."""
 
     measurement: str
     seconds: float
@@ -82,7 +83,7 @@ class Narrowing:
     """The interval that it is expected to leave, as factors on the forecast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Span:
     """A piece of work on one stream of one rank."""
 
@@ -102,7 +103,17 @@ class Span:
     """Of what is communicated, as this rank sees it: in, out or both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
+class BusyTime:
+    """One sort of work in a step of one rank, all its runs together."""
+
+    name: str
+    category: str
+    layer: str
+    seconds: float
+
+
+@noun
 class Timeline:
     """One step: when each piece runs and where the time goes. Spans on one stream of one rank never overlap."""
 
@@ -116,12 +127,14 @@ class Timeline:
     """Seconds in which a device computes: the mean over the stages of a pipeline."""
     communication_s: float = 0.0
     """Seconds of communication, hidden or not."""
+    work: tuple[BusyTime, ...] = ()
+    """What keeps the first rank busy; empty where it was not asked for."""
 
     def _repr_html_(self) -> str | None:
         return show_html(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Moment:
     """A time outside the step that has a peak of its own: an evaluation, a checkpoint."""
 
@@ -131,7 +144,7 @@ class Moment:
     """At this peak; the values add up to peak_bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class HostMemory:
     """What the processes of one node hold in its own memory: offloaded state, buffers that copies go through, checkpoints."""
 
@@ -146,7 +159,7 @@ class HostMemory:
         return self.capacity_bytes is not None and self.needed_bytes > self.capacity_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MemoryProfile:
     """Peak of one rank, what it is made of, and where in the step it happens."""
 
@@ -190,13 +203,21 @@ class MemoryProfile:
         return max([self.peak_bytes, *(moment.peak_bytes for moment in self.moments)]) + self.outside_bytes
 
     @property
+    def state_bytes(self) -> float:
+        """Weights and the optimizer's state, which are there all the time: counted, not estimated."""
+        return sum(self.by_role.get(role, 0.0) for role in ("parameter", "optimizer_state"))
+
+    @property
     def fits(self) -> bool:
         """Probably enough to try (`FIT_CONFIDENCE`): a run that fails costs more than one that was not tried."""
         return max(self.fit_probability, self.frugal_probability or 0.0) >= FIT_CONFIDENCE
 
     @property
     def fit_probability(self) -> float:
-        """How often a run with such a forecast needs no more than there is, on its devices and, where known, on its hosts."""
+        """How often a run with such a forecast needs no more than there is, on its devices and, where known, on its hosts.
+        State that is larger than the device never fits, however wrong forecasts of such runs were."""
+        if self.state_bytes > self.capacity_bytes:
+            return 0.0
         return min(
             self._probability(need, room)
             for need, room in ((self.needed_bytes, self.capacity_bytes), self._host_need())
@@ -219,7 +240,7 @@ class MemoryProfile:
         return Range(value=value, low=value * min(low, 1.0), high=value * max(high, 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobTime:
     """A whole job, part by part, in seconds."""
 
@@ -239,7 +260,7 @@ class JobTime:
     """What the steps train on; while a batch grows its steps have fewer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Phase:
     """One part of a step that has several: generation, scoring, training, synchronisation."""
 
@@ -256,7 +277,7 @@ class Phase:
     """What it does, in a sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Part:
     """One part of the model and what it says of the step by itself."""
 
@@ -266,10 +287,10 @@ class Part:
     """None where it has no ground."""
     is_answer: bool
     says: str
-    """What it is, how sure, and why it was chosen or not."""
+    """What it is, with its interval, and why it was chosen or not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Forecast:
     """Everything traincast answers about one job on one cluster under one plan."""
 
@@ -291,6 +312,8 @@ class Forecast:
     """Share of the device's peak FLOP rate that the model's own FLOP reach (MFU)."""
     grounds: Mapping[str, float]
     """Share of the device time that rests on measurement, on transfer and on the bound alone."""
+    recomputed: float = 0.0
+    """FLOP that activation checkpointing runs again, over the model's own: HFU is MFU times one more than it."""
     unknown_ops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     resources: tuple[ResourceProfile, ...] = ()
@@ -311,13 +334,27 @@ class Forecast:
     kg_co2: Range | None = None
     """Of that energy where the cluster stands; None where no region is named."""
     narrowing: tuple[Narrowing, ...] = ()
-    """Measurements that would make the step surer, the most telling first."""
+    """Measurements that would narrow the step's interval, the most telling first."""
     run_utilization: float | None = None
     """Mean GPU utilisation of a whole run as nvidia-smi shows it, 0 to 1: what input pipelines, evaluation and start-up leave
     of the step's. None where no run of such a kind was measured."""
 
+    uncertainty: str = ""
+    """The note that gives the step's interval and its reasons; empty where there are none."""
+    learned: str = ""
+    """The note that says what of a calibration was used; empty without one."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The question, where one was asked (`forecast.Origin`)."""
+
+    def saying(self, *, uncertainty: str | None = None, learned: str | None = None) -> "Forecast":
+        """With one of the notes that are fields too, instead of an older one."""
+        old = self.uncertainty if uncertainty is not None else self.learned
+        kept = [note for note in self.notes if note != old]
+        return replace(
+            self, notes=(*kept, *(note for note in (uncertainty, learned) if note)),
+            uncertainty=self.uncertainty if uncertainty is None else uncertainty,
+            learned=self.learned if learned is None else learned,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return show_text(self) or repr(self)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from traincast.catalog._models.encoder_decoder import build_t5
-from traincast.catalog._models.recipe import Recipe
+from traincast.catalog._models.layers import Net
+from traincast.catalog._models.recipe import Recipe, Sizes
 from traincast.catalog._models.vision_transformers import build_vit
-from traincast.catalog._workloads import Sizes, from_shape, workload
+from traincast.catalog._workloads import from_shape, workload
 from traincast.spec._graph import Graph
 
 torch = pytest.importorskip("torch", reason="PyTorch is the ground truth here")
@@ -98,7 +99,7 @@ def t5_graph() -> Graph:
         "seq": SEQ,
         "target_seq": 32,
     }
-    return build_t5("t5", {"config": config, "source": "test"}, EAGER, Sizes(batch=BATCH))
+    return build_t5(Net(EAGER, name="t5", source="test", batch=BATCH), config, Sizes(batch=BATCH))
 
 
 class Residual(torch.nn.Module):  # type: ignore[misc]
@@ -145,7 +146,7 @@ def vit_graph() -> Graph:
     config = {
         "hidden": 64, "n_layers": LAYERS, "heads": 4, "patch": 8, "image_size": 64, "num_classes": 10, "merged_qkv": False,
     }  # fmt: skip
-    return build_vit("vit", {"config": config, "source": "test"}, EAGER, Sizes(batch=BATCH))
+    return build_vit(Net(EAGER, name="vit", source="test", batch=BATCH), config, Sizes(batch=BATCH))
 
 
 def vit() -> Any:

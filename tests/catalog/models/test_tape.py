@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.catalog._models.layers import add, conv, dropout, embedding, linear, softmax
+from traincast.catalog._models.layers import Net
 from traincast.catalog._models.recipe import OPTIMIZERS, PRECISIONS, Recipe
-from traincast.catalog._models.tape import Tape, Value
+from traincast.catalog._models.tape import Value
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec._graph import Graph, Op, segments
@@ -222,8 +222,8 @@ def test_fused_products_add_to_the_gradients_that_are_there() -> None:
 
 def test_a_recipe_with_channels_last_says_so_of_every_convolution() -> None:
     for channels_last in (False, True):
-        tape = Tape(Recipe(mode="forward_backward", channels_last=channels_last))
-        out = conv(tape, tape.input("x", (2, 3, 8, 8), "fp32"), 4, 3)
+        tape = Net(Recipe(mode="forward_backward", channels_last=channels_last))
+        out = tape.conv(tape.input("x", (2, 3, 8, 8), "fp32"), 4, 3)
         graph = tape.finish([out], name="test", batch_size=2)
         assert {bool(op.attrs.get("channels_last")) for op in graph.ops if op.kind == "conv"} == {channels_last}
 
@@ -236,12 +236,12 @@ def test_shared_layers_have_weights_once_and_gradients_added_up() -> None:
 
 
 def test_a_value_read_by_every_repetition_collects_its_gradient() -> None:
-    tape = Tape(Recipe(mode="forward_backward"))
-    outside = linear(tape, tape.input("x", (4, 8), "fp32"), 8, name="outside")
-    start = linear(tape, tape.input("y", (4, 8), "fp32"), 8, name="start")
+    tape = Net(Recipe(mode="forward_backward"))
+    outside = tape.linear(tape.input("x", (4, 8), "fp32"), 8, name="outside")
+    start = tape.linear(tape.input("y", (4, 8), "fp32"), 8, name="start")
 
     def body(value: Value) -> Value:
-        return add(tape, softmax(tape, value), outside)
+        return tape.add(tape.softmax(value), outside)
 
     graph = tape.finish([tape.repeat(5, start, body)], name="test", batch_size=4)
     backward = graph.repeats[1]
@@ -252,26 +252,26 @@ def test_a_value_read_by_every_repetition_collects_its_gradient() -> None:
 
 
 def test_a_sparse_table_updates_only_the_rows_it_read() -> None:
-    tape = Tape(Recipe(optimizer="sgd"))
-    looked = embedding(tape, tape.input("ids", (10,), "int64"), vocab=1000, width=8, sparse=True)
+    tape = Net(Recipe(optimizer="sgd"))
+    looked = tape.embedding(tape.input("ids", (10,), "int64"), vocab=1000, width=8, sparse=True)
     graph = tape.finish([looked], name="test", batch_size=10)
     assert graph.num_parameters == 8000
     assert graph.ops[-1].attrs["numel"] == 80
 
 
 def test_dropout_keeps_one_byte_per_element() -> None:
-    tape = Tape(Recipe(mode="forward_backward"))
+    tape = Net(Recipe(mode="forward_backward"))
     x = tape.input("x", (16, 16), "fp32", needs_gradient=True)
-    graph = tape.finish([dropout(tape, x, 0.5)], name="test", batch_size=16)
+    graph = tape.finish([tape.dropout(x, 0.5)], name="test", batch_size=16)
     assert graph.role_bytes("activation") == 256
     assert [op.kind for op in graph.ops] == ["dropout", "dropout"]
 
 
 def test_a_repeated_layer_must_return_what_it_takes() -> None:
-    tape = Tape(Recipe())
+    tape = Net(Recipe())
     x = tape.input("x", (4, 8), "fp32")
     with pytest.raises(InvalidInput, match="turns"):
-        tape.repeat(3, x, lambda value: linear(tape, value, 16))
+        tape.repeat(3, x, lambda value: tape.linear(value, 16))
 
 
 @pytest.mark.parametrize(
@@ -333,8 +333,8 @@ def test_any_shape_has_the_weights_its_formula_says(
 
 
 def test_a_transposed_convolution_is_the_mirror_of_a_convolution() -> None:
-    tape = Tape(Recipe(mode="forward_backward"))
-    out = conv(tape, tape.input("x", (2, 8, 5, 5), "fp32"), 4, 2, stride=2, padding=0, transposed=True)
+    tape = Net(Recipe(mode="forward_backward"))
+    out = tape.conv(tape.input("x", (2, 8, 5, 5), "fp32"), 4, 2, stride=2, padding=0, transposed=True)
     graph = tape.finish([out], name="up", batch_size=2, samples_unit="images", source="")
     forward = next(op for op in graph.ops if op.kind == "conv")
     assert forward.flop == 2 * 2 * 25 * 4 * 8 * 4

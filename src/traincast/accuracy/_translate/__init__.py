@@ -1,20 +1,22 @@
 """A row of a table becomes the question that a person would type, and what its numbers mean; `resolve` does the rest."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from traincast.accuracy._cases import ASKED_COLUMNS, Case
 from traincast.accuracy._translate.machine import read_cluster
 from traincast.accuracy._translate.plan import read_micro_batch, read_plan
 from traincast.accuracy._translate.workload import read_workload
-from traincast.catalog import find_stack, plain_stack, with_version
-from traincast.forecast import Resolved, resolve
-from traincast.spec import Cluster, Graph, Job, LogFacts, Parallelism, Question, Stack, WorkloadOptions
+from traincast.catalog import LogFacts, find_stack, log_facts, plain_stack, with_version
+from traincast.noun import noun
+from traincast.plan import decide
+from traincast.resolve import Resolved
+from traincast.spec import Cluster, Graph, Job, Parallelism, Question, Stack, WorkloadOptions
 
 __all__ = ["CaseQuestion", "read_question", "translate"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class CaseQuestion:
     """What a row asks, resolved, and how its source counts memory."""
 
@@ -42,17 +44,17 @@ def translate(case: Case) -> CaseQuestion:
     """Ask a case; what cannot be asked raises a TraincastError that says why."""
     said: list[str] = []
     question, stack = read_question(case, said)
-    resolved = resolve(question)
-    if stack.logs.known_to_run and not _state_fits(resolved):
+    resolved = decide(question)
+    if log_facts(stack.name).known_to_run and not _state_fits(resolved):
         said.append("weights, gradients and optimizer state exceed the recipe's device; the state is off it")
         question = replace(question, parallelism={**question.parallelism, "offload_optimizer": True})
-        resolved = resolve(question)
-    spelling = stack.logs.metered_spelling
+        resolved = decide(question)
+    spelling = log_facts(stack.name).metered_spelling
     return CaseQuestion(
         question=question,
         resolved=resolved,
         assumptions=tuple(dict.fromkeys([*said, *resolved.assumptions])),
-        logs=stack.logs,
+        logs=log_facts(stack.name),
         counts_device=bool(spelling) and spelling in (case.framework or ""),
     )
 
@@ -74,6 +76,8 @@ def read_question(case: Case, said: list[str]) -> tuple[Question, Stack]:
     parts: dict[str, dict[str, Any]] = {
         "workload": workload, "cluster": dict(read_cluster(case, said)), "parallelism": dict(plan), "job": job, "": {},
     }  # fmt: skip
+    if case.settings & {"channels_last", "nhwc"}:
+        parts[ASKED_COLUMNS["channels_last"].section]["channels_last"] = True
     for name, value in case.asked:
         parts[ASKED_COLUMNS[name].section][name] = value
     question = Question(

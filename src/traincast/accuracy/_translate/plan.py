@@ -3,8 +3,9 @@
 from typing import Any
 
 from traincast.accuracy._cases import Case
+from traincast.catalog import log_facts
 from traincast.errors import InvalidInput, UnknownName
-from traincast.forecast import UNKNOWN
+from traincast.resolve import UNKNOWN
 from traincast.spec import RECOMPUTES, Stack, implied_micro_batches
 
 
@@ -24,6 +25,7 @@ def read_plan(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
         plan["zero"] = zero
         shard = _read_hybrid_shard(case, data=data, inner=inner) if expert == 1 else None
         plan |= {} if shard is None else {"shard": shard}
+    plan |= {"zero": 0} if _shards_nothing(case) else {}
     if tensor > 1 and "sequence_parallel" in case.settings:
         plan["sequence_parallel"] = True
     order = _read_order(case)
@@ -94,9 +96,9 @@ def read_micro_batch(case: Case, *, data: int, passes: int, said: list[str]) -> 
 
 def read_recomputation(case: Case, stack: Stack, *, zero: int) -> str | None:
     """The source's word; None where the stack decides, whatever the column says."""
-    if zero == 3 and stack.plan.sharded_recompute and case.act_ckpt in (None, "none", UNKNOWN):
+    if zero == 3 and stack.plan.recomputes("sharded") and case.act_ckpt in (None, "none", UNKNOWN):
         return None
-    if case.act_ckpt in (None, UNKNOWN) and stack.plan.recompute:
+    if case.act_ckpt in (None, UNKNOWN) and stack.plan.recomputes():
         return None
     if case.act_ckpt is None or case.act_ckpt == "none":
         return "none"
@@ -108,10 +110,15 @@ def read_recomputation(case: Case, stack: Stack, *, zero: int) -> str | None:
 def read_sharding(case: Case, stack: Stack) -> int:
     """A strategy that names FSDP shards everything, even where the column is empty."""
     strategy = case.strategy or ""
-    if stack.logs.unsharded_adapters and "lora" in strategy:
+    if log_facts(stack.name).unsharded_adapters and "lora" in strategy:
         return 0
     full = strategy.startswith(("fsdp", "hsdp")) and "gradop" not in strategy
     return case.zero or (3 if full else 0)
+
+
+def _shards_nothing(case: Case) -> bool:
+    """Plain data parallelism that is said to be so, whatever the framework does by itself."""
+    return case.strategy == "dp" and case.zero == 0
 
 
 def _read_hybrid_shard(case: Case, *, data: int, inner: int) -> int | None:

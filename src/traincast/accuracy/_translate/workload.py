@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from traincast.accuracy._cases import Case
-from traincast.catalog import load_facts, name_style, style_of_task
+from traincast.catalog import load_facts, log_facts, name_style, style_of_task
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import MODES, Stack
 from traincast.units import GIGA, MEGA
@@ -66,7 +66,7 @@ def read_precision(case: Case, stack: Stack, *, zero: int, said: list[str]) -> s
     if plain not in PRECISIONS:
         raise UnknownName("dtype", case.dtype, PRECISIONS)
     precision = PRECISIONS[plain]
-    for setting, meant in stack.logs.precision_settings:
+    for setting, meant in log_facts(stack.name).precision_settings:
         if precision == "fp8" and setting in case.settings:
             said.append(f"{setting} ran no faster than {meant} in the versions that were measured; {meant} taken")
             return meant
@@ -78,7 +78,7 @@ def read_precision(case: Case, stack: Stack, *, zero: int, said: list[str]) -> s
 def _read_attention(case: Case, stack: Stack, said: list[str]) -> str | None:
     if case.attention is None:
         if (case.family or "").startswith("transformer"):
-            said.append(f"how attention runs is not known; {stack.recipe.attention} assumed")
+            said.append(f"how attention runs is not known; {stack.recipe.option('attention')} assumed")
         return None
     spelling = case.attention.lower()
     # Flash attention has versions and libraries; a spelling that names none (te-flash) leaves it to the device.
@@ -102,9 +102,9 @@ def read_adapters(case: Case, stack: Stack, said: list[str]) -> dict[str, Any]:
     if stated is None:
         said.append(f"the rank of the adapters is not known; {USUAL_RANK} assumed")
     adapters: dict[str, Any] = {"adapter_rank": stated or USUAL_RANK}
-    if stack.logs.adapter_targets:
-        said.append(f"recipes of {stack.name} are taken to adapt the layers: {stack.logs.adapter_targets}")
-        adapters["adapter_targets"] = stack.logs.adapter_targets
+    if log_facts(stack.name).adapter_targets:
+        said.append(f"recipes of {stack.name} are taken to adapt the layers: {log_facts(stack.name).adapter_targets}")
+        adapters["adapter_targets"] = log_facts(stack.name).adapter_targets
     if any("qlora" in word for word in words):
         adapters["frozen_dtype"] = "fp4"
     return adapters
@@ -200,10 +200,12 @@ def _sample_sizes(case: Case) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     if case.seq_len:
         sizes["seq"] = case.seq_len
-    square = re.fullmatch(r"(\d+)x(\d+)x(\d+)", case.input_shape or "")
-    if square and square[2] == square[3]:
+    image = re.fullmatch(r"(\d+)x(\d+)x(\d+)", case.input_shape or "")
+    # The rectangle of a detector is the largest of many.
+    if image and (image[2] == image[3] or case.family != "detection"):
         # Four channels are latents, an eighth as wide as the image that they stand for.
-        sizes["input_size"] = int(square[2]) * (LATENT_SCALE if int(square[1]) == LATENT_CHANNELS else 1)
+        scale = LATENT_SCALE if int(image[1]) == LATENT_CHANNELS else 1
+        sizes["input_size"] = f"{scale * int(image[2])}x{scale * int(image[3])}"
     if case.num_classes and case.family in ("cnn", "detection", "segmentation"):
         sizes["num_classes"] = case.num_classes
     return sizes

@@ -5,30 +5,24 @@ A SavedModel is walked from one of its signatures; any other graph from its upda
 that the update writes is a parameter where the passes read it, else optimizer state.
 """
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from traincast.capture._extras import need
 from traincast.capture._folding import fold
 from traincast.capture._tensorflow.frames import find_frames
 from traincast.capture._tensorflow.nodes import source_of
 from traincast.capture._tensorflow.reader import Scope, find_frozen, find_targets, needed, note_shapes
 from traincast.capture._tensorflow.recording import Recording
-from traincast.errors import InvalidInput, MissingExtra
+from traincast.errors import InvalidInput
 from traincast.spec import Graph
 
 
 def read_tensorflow(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    precision: str = "fp32",
-    name: str = "",
-    seq: int | None = None,
-    loop_length: int | None = None,
-    signature: str = "",
-) -> Graph:
+    path: str | Path, *, batch: int | None = None, precision: str = "fp32", name: str = "", seq: int | None = None,
+    loop_length: int | None = None, signature: str = "",
+) -> Graph:  # fmt: skip
     """Read a .pb, .pbtxt, .meta or SavedModel directory.
 
     Open first dims are taken as the batch (1 unless it is given), open second dims as `seq`. `loop_length` is how often a loop
@@ -81,12 +75,11 @@ def _signature_targets(path: str | Path, signatures: Any, wanted: str) -> list[s
 
 def _parse(path: Path) -> tuple[Any, Any]:
     """The graph, and the signatures of a SavedModel."""
-    try:
-        text_format = importlib.import_module("google.protobuf.text_format")
-        message = importlib.import_module("google.protobuf.message")
-        from tensorboard.compat.proto import graph_pb2, meta_graph_pb2
-    except ImportError as error:
-        raise MissingExtra("tensorboard", "tensorflow", "reading a TensorFlow graph") from error
+    why = {"extra": "tensorflow", "purpose": "reading a TensorFlow graph"}
+    graph_pb2, meta_graph_pb2 = (
+        need(f"tensorboard.compat.proto.{name}_pb2", **why) for name in ("graph", "meta_graph")
+    )
+    text_format, message = (need(f"google.protobuf.{name}", **why) for name in ("text_format", "message"))
     file = path / "saved_model.pb" if path.is_dir() else path
     if not file.is_file():
         raise InvalidInput(f"there is no file {file}")

@@ -17,16 +17,9 @@ RESOURCE = 20
 """The type of a handle: a variable, an iterator or a table."""
 
 NUMPY = {
-    "fp32": np.float32,
-    "fp64": np.float64,
-    "int32": np.int32,
-    "int64": np.int64,
-    "bool": np.bool_,
-    "fp16": np.float16,
-    "uint8": np.uint8,
-    "int8": np.int8,
-    "int16": np.int16,
-}
+    "fp32": np.float32, "fp64": np.float64, "int32": np.int32, "int64": np.int64, "bool": np.bool_, "fp16": np.float16,
+    "uint8": np.uint8, "int8": np.int8, "int16": np.int16,
+}  # fmt: skip
 
 VALUE_LIMIT = 65536
 

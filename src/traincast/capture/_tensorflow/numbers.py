@@ -99,50 +99,37 @@ def _stitch(node: Any, arrays: list[Any], inputs: list[Value]) -> Any:
     return merged
 
 
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "Mul": np.multiply, "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "RealDiv": np.divide, "Maximum": np.maximum,
+    "Minimum": np.minimum, "Neg": np.negative, "Abs": np.abs, "Square": np.square, "Less": np.less, "LessEqual": np.less_equal,
+    "Greater": np.greater, "GreaterEqual": np.greater_equal, "Equal": np.equal, "NotEqual": np.not_equal,
+    "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "LogicalNot": np.logical_not, "Select": np.where,
+    "SelectV2": np.where, "ZerosLike": np.zeros_like, "OnesLike": np.ones_like,
+}  # fmt: skip
+_REDUCED: dict[str, Callable[..., Any]] = {"Prod": np.prod, "Sum": np.sum, "Max": np.max, "Min": np.min}
+
+
+def _plainly(function: Callable[..., Any]) -> Callable[[Any, list[Any], list[Value]], Any]:
+    return lambda node, arrays, inputs: function(*arrays)
+
+
+def _reduced(function: Callable[..., Any]) -> Callable[[Any, list[Any], list[Value]], Any]:
+    return lambda node, arrays, inputs: function(
+        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
+    )
+
+
 _ON_NUMBERS: dict[str, Callable[[Any, list[Any], list[Value]], Any]] = {
+    **{name: _plainly(function) for name, function in _PLAIN.items()},
+    **{name: _reduced(function) for name, function in _REDUCED.items()},
     "StridedSlice": lambda node, arrays, inputs: arrays[0][strided_indices(node, inputs)],
     "Pack": lambda node, arrays, inputs: np.stack(arrays, int(node.attr["axis"].i)),
     "Unpack": lambda node, arrays, inputs: list(np.moveaxis(arrays[0], int(node.attr["axis"].i), 0)),
     "ConcatV2": lambda node, arrays, inputs: np.concatenate(arrays[:-1], int(arrays[-1])),
-    "Prod": lambda node, arrays, inputs: np.prod(
-        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
-    ),
-    "Sum": lambda node, arrays, inputs: np.sum(
-        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
-    ),
-    "Mul": lambda node, arrays, inputs: arrays[0] * arrays[1],
-    "Add": lambda node, arrays, inputs: arrays[0] + arrays[1],
-    "AddV2": lambda node, arrays, inputs: arrays[0] + arrays[1],
-    "Sub": lambda node, arrays, inputs: arrays[0] - arrays[1],
     "FloorDiv": lambda node, arrays, inputs: arrays[0] // np.maximum(arrays[1], 1),
     "FloorMod": lambda node, arrays, inputs: arrays[0] % np.maximum(arrays[1], 1),
-    "RealDiv": lambda node, arrays, inputs: arrays[0] / arrays[1],
-    "Maximum": lambda node, arrays, inputs: np.maximum(arrays[0], arrays[1]),
-    "Minimum": lambda node, arrays, inputs: np.minimum(arrays[0], arrays[1]),
-    "Neg": lambda node, arrays, inputs: -arrays[0],
-    "Abs": lambda node, arrays, inputs: np.abs(arrays[0]),
-    "Square": lambda node, arrays, inputs: np.square(arrays[0]),
-    "Less": lambda node, arrays, inputs: arrays[0] < arrays[1],
-    "LessEqual": lambda node, arrays, inputs: arrays[0] <= arrays[1],
-    "Greater": lambda node, arrays, inputs: arrays[0] > arrays[1],
-    "GreaterEqual": lambda node, arrays, inputs: arrays[0] >= arrays[1],
-    "Equal": lambda node, arrays, inputs: arrays[0] == arrays[1],
-    "NotEqual": lambda node, arrays, inputs: arrays[0] != arrays[1],
-    "LogicalAnd": lambda node, arrays, inputs: np.logical_and(arrays[0], arrays[1]),
-    "LogicalOr": lambda node, arrays, inputs: np.logical_or(arrays[0], arrays[1]),
-    "LogicalNot": lambda node, arrays, inputs: np.logical_not(arrays[0]),
-    "Select": lambda node, arrays, inputs: np.where(arrays[0], arrays[1], arrays[2]),
-    "SelectV2": lambda node, arrays, inputs: np.where(arrays[0], arrays[1], arrays[2]),
-    "Max": lambda node, arrays, inputs: np.max(
-        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
-    ),
-    "Min": lambda node, arrays, inputs: np.min(
-        arrays[0], axis=tuple(arrays[1].reshape(-1)), keepdims=flag_of(node, "keep_dims")
-    ),
     "All": lambda node, arrays, inputs: np.all(arrays[0], axis=tuple(arrays[1].reshape(-1))),
     "Any": lambda node, arrays, inputs: np.any(arrays[0], axis=tuple(arrays[1].reshape(-1))),
-    "ZerosLike": lambda node, arrays, inputs: np.zeros_like(arrays[0]),
-    "OnesLike": lambda node, arrays, inputs: np.ones_like(arrays[0]),
     "Tile": lambda node, arrays, inputs: (
         np.tile(arrays[0], arrays[1])
         if arrays[0].size * np.prod(arrays[1]) <= VALUE_LIMIT

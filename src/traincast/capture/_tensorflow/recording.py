@@ -11,6 +11,7 @@ from traincast.capture._phases import mark_gradients, mark_kept, tell_mode
 from traincast.capture._tensorflow.frames import Frame
 from traincast.capture._tensorflow.nodes import GRADIENT_SCOPE, Value, declared_shapes, layer_of, type_of
 from traincast.errors import CaptureFailed
+from traincast.noun import noun
 from traincast.spec import Attr, Graph, Op, Tensor
 from traincast.units import DTYPE_BYTES
 
@@ -34,7 +35,7 @@ class Variable:
     is_written: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Body:
     """A function of the graph, read once however often it is called."""
 
@@ -89,7 +90,8 @@ class Recording:
     def emit(
         self, node: Any, kind: str, flop: float | None, attrs: dict[str, Attr], reads: Sequence[Value],
         writes: Sequence[Value], *, bytes_read: float | None = None, name: str = "",
-    ) -> None:  # fmt: skip
+    ) -> list[Value]:  # fmt: skip
+        """One operation; what it writes."""
         read_indices = tuple(dict.fromkeys(value.index for value in reads if value.index is not None))
         written = tuple(value.index for value in writes if value.index is not None)
         dtypes = [value.dtype for value in (*reads, *writes)]
@@ -98,19 +100,12 @@ class Recording:
             dtype = "tf32"
         self.ops.append(
             Op(
-                name=f"tf.{name or node.op}",
-                kind=kind,
-                flop=flop,
-                bytes_read=self._size(reads) if bytes_read is None else bytes_read,
-                bytes_written=sum(self.tensors[i].num_bytes for i in written),
-                phase=self._phase(node, read_indices, written),
-                dtype=dtype,
-                reads=read_indices,
-                writes=written,
-                layer=layer_of(node.name),
-                attrs=attrs,
+                name=f"tf.{name or node.op}", kind=kind, flop=flop, phase=self._phase(node, read_indices, written), dtype=dtype,
+                bytes_read=self._size(reads) if bytes_read is None else bytes_read, reads=read_indices, writes=written,
+                bytes_written=sum(self.tensors[i].num_bytes for i in written), layer=layer_of(node.name), attrs=attrs,
             )
-        )
+        )  # fmt: skip
+        return list(writes)
 
     def _size(self, values: Sequence[Value]) -> float:
         """A slice is smaller than its tensor."""
@@ -254,14 +249,9 @@ class Recording:
         self._give_roles()
         tensors = mark_gradients(mark_kept(self.tensors, self.ops), self.ops)
         return Graph(
-            name=name,
-            ops=tuple(self._with_traffic(_collapse(self.ops, tensors))),
-            tensors=tensors,
-            batch_size=self.batch,
-            mode=tell_mode(self.ops),
-            source="tensorflow",
-            assumptions=tuple(self.assumptions),
-        )
+            name=name, ops=tuple(self._with_traffic(_collapse(self.ops, tensors))), tensors=tensors,
+            batch_size=self.batch, mode=tell_mode(self.ops), source="tensorflow", assumptions=tuple(self.assumptions),
+        )  # fmt: skip
 
     def _with_traffic(self, ops: list[Op]) -> list[Op]:
         """The update says what a step moves where servers hold the variables."""

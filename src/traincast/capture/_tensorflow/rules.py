@@ -58,28 +58,19 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(size) for size in np.broadcast_shapes(*shapes))
 
 
+_TESTS = ("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr")
+
+
 def _pointwise(per_element: int = 1) -> Callable[[Recording, Any, list[Value]], list[Value]]:
     def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         shape = _broadcast(*(value.shape for value in inputs))
-        is_test = node.op in (
-            "Equal",
-            "NotEqual",
-            "Less",
-            "LessEqual",
-            "Greater",
-            "GreaterEqual",
-            "LogicalAnd",
-            "LogicalOr",
-        )
-        dtype = "bool" if is_test else type_of(node, "DstT") or inputs[-1].dtype
+        dtype = "bool" if node.op in _TESTS else type_of(node, "DstT") or inputs[-1].dtype
         output = reader.new(shape, dtype)
         function = re.sub(r"(?<!^)(?=[A-Z])", "_", node.op).lower()
         if node.op == "Cast":
-            reader.emit(node, "copy", 0.0, {"function": "cast", "numel": output.numel}, inputs, [output])
-        else:
-            attrs: dict[str, Attr] = {"function": function, "numel": output.numel, "num_inputs": len(inputs)}
-            reader.emit(node, "elementwise", float(per_element * output.numel), attrs, inputs, [output])
-        return [output]
+            return reader.emit(node, "copy", 0.0, {"function": "cast", "numel": output.numel}, inputs, [output])
+        attrs: dict[str, Attr] = {"function": function, "numel": output.numel, "num_inputs": len(inputs)}
+        return reader.emit(node, "elementwise", float(per_element * output.numel), attrs, inputs, [output])
 
     return rule
 
@@ -95,8 +86,7 @@ def _matmul(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     attrs: dict[str, Attr] = {
         "batch": batch, "m": m, "n": n, "k": k, "layout": "nt" if first else "tn" if second else "nn",
     }  # fmt: skip
-    reader.emit(node, "matmul", 2.0 * batch * m * n * k, attrs, inputs, [output])
-    return [output]
+    return reader.emit(node, "matmul", 2.0 * batch * m * n * k, attrs, inputs, [output])
 
 
 def _spatial(node: Any, values: Sequence[int]) -> list[int]:
@@ -162,8 +152,7 @@ def _conv(role: str, *, depthwise: bool = False) -> Callable[[Recording, Any, li
         }  # fmt: skip
         if text_of(node, "data_format", "NHWC").endswith("C"):
             attrs["channels_last"] = True
-        reader.emit(node, "conv", flop, attrs, inputs, [output])
-        return [output]
+        return reader.emit(node, "conv", flop, attrs, inputs, [output])
 
     return rule
 
@@ -171,16 +160,14 @@ def _conv(role: str, *, depthwise: bool = False) -> Callable[[Recording, Any, li
 def _bias_add(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(inputs[0].shape, inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "bias_add", "numel": output.numel, "num_inputs": 2}
-    reader.emit(node, "elementwise", float(output.numel), attrs, inputs, [output])
-    return [output]
+    return reader.emit(node, "elementwise", float(output.numel), attrs, inputs, [output])
 
 
 def _bias_gradient(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     channels = _channels(node, inputs[0].shape)
     output = reader.new((channels,), inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "sum", "rows": channels, "cols": inputs[0].numel // channels}
-    reader.emit(node, "reduce", float(inputs[0].numel), attrs, inputs, [output])
-    return [output]
+    return reader.emit(node, "reduce", float(inputs[0].numel), attrs, inputs, [output])
 
 
 def _batch_norm(*, backward: bool) -> Callable[[Recording, Any, list[Value]], list[Value]]:
@@ -210,8 +197,7 @@ def _pool(function: str, *, backward: bool) -> Callable[[Recording, Any, list[Va
             output = reader.new(_shaped(node, data.shape[0], size, _channels(node, data.shape)), data.dtype)
             numel = output.numel
         attrs: dict[str, Attr] = {"function": function, "numel": numel, "kernel": "x".join(str(k) for k in kernel)}
-        reader.emit(node, "pool", float(numel * math.prod(kernel)), attrs, inputs, [output])
-        return [output]
+        return reader.emit(node, "pool", float(numel * math.prod(kernel)), attrs, inputs, [output])
 
     return rule
 
@@ -229,16 +215,16 @@ def _reduce(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(shape, dtype)
     rows = max(1, output.numel)
     attrs: dict[str, Attr] = {"function": node.op.lower(), "rows": rows, "cols": data.numel // rows}
-    reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
-    return [output]
+    return reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
 
 
 def _softmax(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     data = inputs[0]
     output = reader.new(data.shape, data.dtype)
     columns = data.shape[-1]
-    reader.emit(node, "softmax", 5.0 * data.numel, {"rows": data.numel // columns, "cols": columns}, [data], [output])
-    return [output]
+    return reader.emit(
+        node, "softmax", 5.0 * data.numel, {"rows": data.numel // columns, "cols": columns}, [data], [output]
+    )
 
 
 def _cross_entropy(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -247,8 +233,7 @@ def _cross_entropy(reader: Recording, node: Any, inputs: list[Value]) -> list[Va
     columns = data.shape[-1]
     rows = data.numel // max(1, columns)
     loss, gradient = reader.new((rows,), data.dtype), reader.new(data.shape, data.dtype)
-    reader.emit(node, "softmax", 7.0 * data.numel, {"rows": rows, "cols": columns}, inputs, [loss, gradient])
-    return [loss, gradient]
+    return reader.emit(node, "softmax", 7.0 * data.numel, {"rows": rows, "cols": columns}, inputs, [loss, gradient])
 
 
 def _reshape(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -277,8 +262,9 @@ def _move(
         attrs: dict[str, Attr] = {"function": node.op.lower(), "numel": output.numel}
         size = sum(reader.tensors[value.index].num_bytes for value in data if value.index is not None)
         written = reader.tensors[output.index or 0].num_bytes
-        reader.emit(node, "copy", 0.0, attrs, data, [output], bytes_read=min(size, written) if len(data) == 1 else size)
-        return [output]
+        return reader.emit(
+            node, "copy", 0.0, attrs, data, [output], bytes_read=min(size, written) if len(data) == 1 else size
+        )
 
     return rule
 
@@ -319,8 +305,7 @@ def _split(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     count = int(node.attr["num_split"].i)
     sizes = [data.shape[place] // count] * count if node.op == "Split" else list(known_numbers(node, inputs[1]))
     outputs = [reader.new((*data.shape[:place], size, *data.shape[place + 1 :]), data.dtype) for size in sizes]
-    reader.emit(node, "copy", 0.0, {"function": "split", "numel": data.numel}, [data], outputs)
-    return outputs
+    return reader.emit(node, "copy", 0.0, {"function": "split", "numel": data.numel}, [data], outputs)
 
 
 def _gather(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -330,11 +315,9 @@ def _gather(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     size = reader.tensors[output.index or 0].num_bytes + indices.numel * 4
     if len(table.shape) == 2 and axis == 0:
         attrs: dict[str, Attr] = {"rows": indices.numel, "cols": table.shape[1], "vocab": table.shape[0]}
-        reader.emit(node, "embedding", 0.0, attrs, [table, indices], [output], bytes_read=size)
-    else:
-        attrs = {"function": "gather", "numel": output.numel}
-        reader.emit(node, "index", 0.0, attrs, [table, indices], [output], bytes_read=size)
-    return [output]
+        return reader.emit(node, "embedding", 0.0, attrs, [table, indices], [output], bytes_read=size)
+    attrs = {"function": "gather", "numel": output.numel}
+    return reader.emit(node, "index", 0.0, attrs, [table, indices], [output], bytes_read=size)
 
 
 def _segment_sum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -342,8 +325,7 @@ def _segment_sum(reader: Recording, node: Any, inputs: list[Value]) -> list[Valu
     trailing = inputs[0].shape[len(inputs[1].shape) :]
     output = reader.new((count, *trailing), inputs[0].dtype)
     attrs: dict[str, Attr] = {"rows": inputs[1].numel, "cols": math.prod(trailing), "vocab": count}
-    reader.emit(node, "embedding", float(inputs[0].numel), attrs, inputs[:2], [output])
-    return [output]
+    return reader.emit(node, "embedding", float(inputs[0].numel), attrs, inputs[:2], [output])
 
 
 def _segment_pool(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -353,35 +335,30 @@ def _segment_pool(reader: Recording, node: Any, inputs: list[Value]) -> list[Val
     reader.assumptions["segments of data are taken as one per sample"] = None
     rows = inputs[1].numel
     attrs: dict[str, Attr] = {"rows": rows, "cols": math.prod(data.shape[1:]), "vocab": data.shape[0]}
-    reader.emit(node, "embedding", float(rows * math.prod(data.shape[1:])), attrs, [data], [output])
-    return [output]
+    return reader.emit(node, "embedding", float(rows * math.prod(data.shape[1:])), attrs, [data], [output])
 
 
 def _fill(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     is_like = node.op in ("ZerosLike", "OnesLike")
     shape = inputs[0].shape if is_like else known_numbers(node, inputs[0])
     output = reader.new(shape, inputs[0 if is_like else -1].dtype)
-    reader.emit(node, "copy", 0.0, {"function": "fill", "numel": output.numel}, [], [output])
-    return [output]
+    return reader.emit(node, "copy", 0.0, {"function": "fill", "numel": output.numel}, [], [output])
 
 
 def _random(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(known_numbers(node, inputs[0]), type_of(node, "dtype") or "fp32")
-    reader.emit(node, "random", float(output.numel), {"numel": output.numel}, [], [output])
-    return [output]
+    return reader.emit(node, "random", float(output.numel), {"numel": output.numel}, [], [output])
 
 
 def _one_hot(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new((*inputs[0].shape, known_numbers(node, inputs[1])[0]), inputs[-1].dtype)
-    reader.emit(node, "index", 0.0, {"function": "one_hot", "numel": output.numel}, inputs[:1], [output])
-    return [output]
+    return reader.emit(node, "index", 0.0, {"function": "one_hot", "numel": output.numel}, inputs[:1], [output])
 
 
 def _add_all(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     output = reader.new(inputs[0].shape, inputs[0].dtype)
     attrs: dict[str, Attr] = {"function": "add_n", "numel": output.numel, "num_inputs": len(inputs)}
-    reader.emit(node, "elementwise", float(output.numel * max(1, len(inputs) - 1)), attrs, inputs, [output])
-    return [output]
+    return reader.emit(node, "elementwise", float(output.numel * max(1, len(inputs) - 1)), attrs, inputs, [output])
 
 
 def _einsum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -397,8 +374,7 @@ def _einsum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
             sizes[label] = max(sizes.get(label, 1), size)
     output = reader.new([sizes[label] for label in result], inputs[0].dtype)
     if len(inputs) != 2:
-        reader.emit(node, "copy", 0.0, {"function": "einsum", "numel": output.numel}, inputs, [output])
-        return [output]
+        return reader.emit(node, "copy", 0.0, {"function": "einsum", "numel": output.numel}, inputs, [output])
     left, right = set(names[0]), set(names[1])
 
     def size_of(labels: set[str]) -> int:
@@ -408,8 +384,7 @@ def _einsum(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     batch, inner = size_of(left & right & kept), size_of((left & right) - kept)
     m, n = size_of(left - right), size_of(right - left)
     attrs: dict[str, Attr] = {"batch": batch, "m": m, "n": n, "k": inner, "layout": "nn"}
-    reader.emit(node, "matmul", 2.0 * batch * m * n * inner, attrs, inputs, [output])
-    return [output]
+    return reader.emit(node, "matmul", 2.0 * batch * m * n * inner, attrs, inputs, [output])
 
 
 def _unpack(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -417,8 +392,7 @@ def _unpack(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     shape = list(inputs[0].shape)
     del shape[axis]
     outputs = [reader.new(shape, inputs[0].dtype) for _ in range(count)]
-    reader.emit(node, "copy", 0.0, {"function": "unstack", "numel": inputs[0].numel}, inputs, outputs)
-    return outputs
+    return reader.emit(node, "copy", 0.0, {"function": "unstack", "numel": inputs[0].numel}, inputs, outputs)
 
 
 def _key_counter(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -431,8 +405,7 @@ def _like(place: int, kind: str, function: str) -> Callable[[Recording, Any, lis
     def rule(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
         output = reader.new(inputs[place].shape, inputs[place].dtype)
         attrs: dict[str, Attr] = {"function": function, "numel": output.numel}
-        reader.emit(node, kind, float(output.numel) if kind != "copy" else 0.0, attrs, [inputs[place]], [output])
-        return [output]
+        return reader.emit(node, kind, float(output.numel) if kind != "copy" else 0.0, attrs, [inputs[place]], [output])
 
     return rule
 
@@ -448,8 +421,7 @@ def _resize(*, backward: bool) -> Callable[[Recording, Any, list[Value]], list[V
         output = reader.new((data.shape[0], *sizes, data.shape[3]), data.dtype)
         taps = {"N": 1, "B": 8}[node.op.removeprefix("Resize")[0]]
         attrs: dict[str, Attr] = {"function": "interpolate", "numel": output.numel}
-        reader.emit(node, "index", float(taps * max(output.numel, data.numel)), attrs, [data], [output])
-        return [output]
+        return reader.emit(node, "index", float(taps * max(output.numel, data.numel)), attrs, [data], [output])
 
     return rule
 
@@ -459,8 +431,7 @@ def _cumulative(reader: Recording, node: Any, inputs: list[Value]) -> list[Value
     output = reader.new(data.shape, data.dtype)
     columns = data.shape[known_numbers(node, inputs[1])[0]] if data.shape else 1
     attrs: dict[str, Attr] = {"function": node.op.lower(), "rows": data.numel // max(1, columns), "cols": columns}
-    reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
-    return [output]
+    return reader.emit(node, "reduce", float(data.numel), attrs, [data], [output])
 
 
 def _unique(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -472,8 +443,7 @@ def _unique(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     outputs = [reader.new(data.shape, data.dtype), reader.new(data.shape, "int32"), reader.new(data.shape, "int32")]
     rows, columns = 1, max(1, data.numel)
     flop = data.numel * max(1.0, math.log2(max(2, columns)))
-    reader.emit(node, "sort", flop, {"rows": rows, "cols": columns}, [data], outputs)
-    return outputs
+    return reader.emit(node, "sort", flop, {"rows": rows, "cols": columns}, [data], outputs)
 
 
 def _top_k(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
@@ -482,23 +452,22 @@ def _top_k(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     columns = data.shape[-1]
     outputs = [reader.new((*data.shape[:-1], count), dtype) for dtype in (data.dtype, "int32")]
     flop = data.numel * max(1.0, math.log2(max(2, columns)))
-    reader.emit(node, "sort", flop, {"rows": data.numel // columns, "cols": columns}, [data], outputs)
-    return outputs
+    return reader.emit(node, "sort", flop, {"rows": data.numel // columns, "cols": columns}, [data], outputs)
 
 
 def _gather_nd(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     table, places = inputs
     output = reader.new((*places.shape[:-1], *table.shape[places.shape[-1] :]), table.dtype)
     size = reader.tensors[output.index or 0].num_bytes
-    reader.emit(node, "index", 0.0, {"function": "gather_nd", "numel": output.numel}, inputs, [output], bytes_read=size)
-    return [output]
+    return reader.emit(
+        node, "index", 0.0, {"function": "gather_nd", "numel": output.numel}, inputs, [output], bytes_read=size
+    )
 
 
 def _scatter_nd(reader: Recording, node: Any, inputs: list[Value]) -> list[Value]:
     adds = node.op in ("TensorScatterUpdate", "TensorScatterAdd")
     output = reader.new(inputs[0].shape if adds else known_numbers(node, inputs[2]), inputs[2 if adds else 1].dtype)
-    reader.emit(node, "index", 0.0, {"function": "scatter", "numel": output.numel}, inputs[:2], [output])
-    return [output]
+    return reader.emit(node, "index", 0.0, {"function": "scatter", "numel": output.numel}, inputs[:2], [output])
 
 
 _Rule = Callable[["Recording", Any, list[Value]], list[Value]]

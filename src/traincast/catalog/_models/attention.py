@@ -1,26 +1,15 @@
 """Attention as eager PyTorch runs it (products, mask, softmax, dropout, copies) or as one flash kernel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from traincast.catalog._models.layers import (
-    add,
-    copy,
-    copy_back,
-    dropout,
-    kernel,
-    matmul,
-    pointwise,
-    product_dtype,
-    scale,
-    softmax,
-)
+from traincast.catalog._models.layers import Net
 from traincast.catalog._models.recipe import FUSED_ATTENTIONS
-from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.catalog._models.tape import Gradients, Value
+from traincast.noun import noun
 from traincast.spec import Attr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Heads:
     """The sizes of one attention: how many heads of which width, over which lengths, and what each query may see."""
 
@@ -45,7 +34,7 @@ class Heads:
         return 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Scores:
     """What eager code does to the scores between the two products."""
 
@@ -61,7 +50,7 @@ class Scores:
 
 
 def attend(
-    tape: Tape, q: Value, k: Value, v: Value, *, heads: int, kv_heads: int, causal: bool,
+    tape: Net, q: Value, k: Value, v: Value, *, heads: int, kv_heads: int, causal: bool,
     scores: Scores | None = None, window: int = 0, value_dim: int = 0,
 ) -> Value:  # fmt: skip
     """Softmax(q k' / sqrt(d) + mask) v on (batch, length, heads x dim) values; returns (batch, q length, heads x dim)."""
@@ -81,67 +70,67 @@ def attend(
         mixed = tape.checkpoint(
             lambda: _eager(tape, q, k, v, sizes, between), enabled=tape.recipe.recompute == "selective"
         )
-        return copy(tape, mixed, (batch, q_len, heads * sizes.v_dim), back=batch > 1 and not tape.recipe.fused)
+        return tape.copy(mixed, (batch, q_len, heads * sizes.v_dim), back=batch > 1 and not tape.recipe.fused)
 
 
-def _eager(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads, between: Scores) -> Value:
+def _eager(tape: Net, q: Value, k: Value, v: Value, sizes: Heads, between: Scores) -> Value:
     """Two products with what lies between them written out."""
     qs, ks, vs = _arrange_heads(tape, q, k, v, sizes)
     count, q_len, kv_len, v_dim = sizes.batch * sizes.heads, sizes.q_len, sizes.kv_len, sizes.v_dim
     shape = (sizes.batch, sizes.heads, q_len, kv_len)
-    scores = matmul(tape, qs, ks, batch=count, m=q_len, n=kv_len, k=sizes.dim, layout="tn", shape=shape)
-    weights = dropout(tape, _weigh(tape, scores, vs.dtype, sizes, between), between.rate)
+    scores = tape.matmul(qs, ks, batch=count, m=q_len, n=kv_len, k=sizes.dim, layout="tn", shape=shape)
+    weights = tape.dropout(_weigh(tape, scores, vs.dtype, sizes, between), between.rate)
     out = (sizes.batch, sizes.heads, q_len, v_dim)
-    return matmul(tape, weights, vs, batch=count, m=q_len, n=v_dim, k=kv_len, layout="nn", shape=out)
+    return tape.matmul(weights, vs, batch=count, m=q_len, n=v_dim, k=kv_len, layout="nn", shape=out)
 
 
-def _arrange_heads(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> tuple[Value, Value, Value]:
+def _arrange_heads(tape: Net, q: Value, k: Value, v: Value, sizes: Heads) -> tuple[Value, Value, Value]:
     """Queries, keys and values as the products read them; shared heads are written out."""
     fused, several = tape.recipe.fused, sizes.batch > 1
     if not fused:
         # Heads are transposed views. torch.matmul copies those of several samples; the gradients of queries and
         # values come back transposed and are copied even for one.
-        q = copy(tape, q, back=True) if several else copy_back(tape, q)
+        q = tape.copy(q, back=True) if several else tape.copy_back(q)
     if sizes.kv_heads < sizes.heads:
         k = repeat_heads(tape, k, (sizes.batch, sizes.heads, sizes.kv_len, sizes.dim))
         v = repeat_heads(tape, v, (sizes.batch, sizes.heads, sizes.kv_len, sizes.v_dim))
     elif not fused:
-        k = copy(tape, k) if several else k
-        v = copy(tape, v, back=True) if several else copy_back(tape, v)
+        k = tape.copy(k) if several else k
+        v = tape.copy(v, back=True) if several else tape.copy_back(v)
     return q, k, v
 
 
-def _weigh(tape: Tape, scores: Value, dtype: str, sizes: Heads, between: Scores) -> Value:
+def _weigh(tape: Net, scores: Value, dtype: str, sizes: Heads, between: Scores) -> Value:
     """Scores to the weights of the values: scale, mask, softmax, in the value's format."""
     if tape.recipe.fused and tape.recipe.fused_softmax:
-        return softmax(tape, scores, fused=True)
+        return tape.softmax(scores, fused=True)
     if tape.recipe.fused:
         # Megatron's way out: to fp32, scale, mask, softmax, and back.
-        scores = scale(tape, tape.cast(scores, "fp32"), "mul")
-        return tape.cast(softmax(tape, _where(tape, scores, sizes.q_len, sizes.kv_len)), dtype)
+        scores = tape.scale(tape.cast(scores, "fp32"), "mul")
+        return tape.cast(tape.softmax(_where(tape, scores, sizes.q_len, sizes.kv_len)), dtype)
     if between.scaled:
-        scores = scale(tape, scores, "div" if between.divide else "mul")
+        scores = tape.scale(scores, "div" if between.divide else "mul")
     if between.bias is not None:
-        scores = add(tape, scores, between.bias)
+        scores = tape.add(scores, between.bias)
     if between.mask == "where":
         scores = _where(tape, scores, sizes.q_len, sizes.kv_len)
     elif between.mask == "add":
         rows = sizes.q_len if sizes.causal else 1
         table = tape.input("attention_mask", (sizes.batch, 1, rows, sizes.kv_len), scores.dtype)
-        scores = add(tape, scores, table)
-    return tape.cast(softmax(tape, scores), dtype)
+        scores = tape.add(scores, table)
+    return tape.cast(tape.softmax(scores), dtype)
 
 
-def _where(tape: Tape, scores: Value, q_len: int, kv_len: int) -> Value:
+def _where(tape: Net, scores: Value, q_len: int, kv_len: int) -> Value:
     table = tape.buffer("causal_mask", (1, 1, q_len, kv_len), "bool")
 
     def backward(g: Value, out: Value) -> Gradients:
-        return kernel(tape, "where", (g, table), scores), None
+        return tape.kernel("where", (g, table), scores), None
 
-    return pointwise(tape, "where", scores, table, backward=backward)
+    return tape.pointwise("where", scores, table, backward=backward)
 
 
-def repeat_heads(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
+def repeat_heads(tape: Net, value: Value, shape: Sequence[int]) -> Value:
     """Shared key or value heads written out for every query head; backward sums them."""
     out = tape.new(shape, value.dtype)
     tape.op("aten.clone", "copy", (value,), (out,), {"function": "repeat", "numel": out.numel}, calls=3)
@@ -155,7 +144,7 @@ def repeat_heads(tape: Tape, value: Value, shape: Sequence[int]) -> Value:
     return tape.register(out, (value,), backward)
 
 
-def _flash(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> Value:
+def _flash(tape: Net, q: Value, k: Value, v: Value, sizes: Heads) -> Value:
     """One kernel that keeps q, k, v, its output and one number per row; backward computes the scores again."""
     batch, heads, q_len, kv_len = sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len
     dim, v_dim = sizes.dim, sizes.v_dim
@@ -171,7 +160,7 @@ def _flash(tape: Tape, q: Value, k: Value, v: Value, sizes: Heads) -> Value:
         attrs["kernel"] = tape.recipe.attention
     if v_dim != dim:
         attrs["value_dim"] = v_dim
-    product = product_dtype(tape, q.dtype)
+    product = tape.product_dtype(q.dtype)
     dtype = q.dtype if product in ("fp8", "fp4") else product
 
     def run() -> Value:

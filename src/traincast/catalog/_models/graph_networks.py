@@ -1,25 +1,20 @@
 """Graph neural networks on sampled neighbourhoods: relational graph attention."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traincast.catalog._models.layers import activation, add, copy, cross_entropy, dropout, linear, softmax, take
-from traincast.catalog._models.recipe import Recipe
-from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.catalog._models.layers import Net
+from traincast.catalog._models.recipe import Sizes
+from traincast.catalog._models.tape import Gradients, Value
 from traincast.spec import Attr, Graph
 from traincast.units import DTYPE_BYTES
 
-if TYPE_CHECKING:
-    from traincast.catalog._workloads import Sizes
 
-
-def build_rgat(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
+def build_rgat(tape: Net, config: Mapping[str, Any], sizes: Sizes) -> Graph:
     """Attention over the sampled neighbours of every relation, outermost first (Veličković 2018, Busbridge 2019).
 
     The neighbourhood of a batch is fetched from host memory, because the features of the whole graph exceed a device.
     """
-    config = entry["config"]
-    tape = Tape(recipe)
     batch, width, heads = sizes.batch, config["hidden"], config["heads"]
     classes = sizes.num_classes or config["num_classes"]
     asked = sizes.sampling
@@ -34,20 +29,16 @@ def build_rgat(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Size
     where = f"but for {asked.hits:.0%} that a cache on the device answers" if asked and cached else "(--feature-cache)"
     tape.assume(f"features lie in host memory in half precision {where}; sampling keeps ahead of the device")
     x = fetch_features(
-        tape,
-        nodes[0],
-        config["features"],
-        cache_bytes=asked.cache_bytes if asked else 0.0,
+        tape, nodes[0], config["features"], cache_bytes=asked.cache_bytes if asked else 0.0,
         hits=asked.hits if asked else 0.0,
-    )
+    )  # fmt: skip
     for index, (targets, fan_out) in enumerate(zip(nodes[1:], reversed(neighbours), strict=True)):
         with tape.scope(f"layer{index}"):
             x = attend_neighbours(tape, x, width=width, heads=heads, targets=targets, edges=targets * fan_out)
             if index < len(nodes) - 2:
-                x = dropout(tape, activation(tape, "leaky_relu", x), recipe.rate(0.2))
-    scores = linear(tape, x, classes, name="classifier")
-    outputs = [cross_entropy(tape, scores)] if recipe.trains and recipe.loss else [scores]
-    return tape.finish(outputs, name=name, batch_size=batch, samples_unit="seeds", source=entry["source"])
+                x = tape.dropout(tape.activation("leaky_relu", x), tape.recipe.rate(0.2))
+    scores = tape.linear(x, classes, name="classifier")
+    return tape.close([scores], lambda: tape.cross_entropy(scores), samples_unit="seeds")
 
 
 def count_nodes(batch: int, neighbours: list[int], *, unique: float) -> list[int]:
@@ -58,7 +49,7 @@ def count_nodes(batch: int, neighbours: list[int], *, unique: float) -> list[int
     return nodes[::-1]
 
 
-def fetch_features(tape: Tape, rows: int, width: int, *, cache_bytes: float = 0.0, hits: float = 0.0) -> Value:
+def fetch_features(tape: Net, rows: int, width: int, *, cache_bytes: float = 0.0, hits: float = 0.0) -> Value:
     """Features of a batch's nodes: what the cache on the device has is read there, the rest crosses the link to the host."""
     out = tape.new((rows, width), "fp16", role="activation")
     cache = [tape.buffer("features", (int(cache_bytes // DTYPE_BYTES["fp16"]),), "fp16")] if cache_bytes >= 2 else []
@@ -67,18 +58,18 @@ def fetch_features(tape: Tape, rows: int, width: int, *, cache_bytes: float = 0.
     return tape.cast(out, tape.numbers.compute)
 
 
-def attend_neighbours(tape: Tape, x: Value, *, width: int, heads: int, targets: int, edges: int) -> Value:
+def attend_neighbours(tape: Net, x: Value, *, width: int, heads: int, targets: int, edges: int) -> Value:
     """Project all nodes, score every edge from its two ends, softmax over the edges of a target, sum weighted neighbours."""
     rows = x.shape[0]
-    projected = linear(tape, x, width, bias=False, name="project")
-    ends = linear(tape, projected, 2 * heads, bias=False, name="attention")
+    projected = tape.linear(x, width, bias=False, name="project")
+    ends = tape.linear(projected, 2 * heads, bias=False, name="attention")
     scores = spread_to_edges(tape, ends, edges=edges, width=heads)
-    weights = softmax(tape, activation(tape, "leaky_relu", scores))
-    own = take(tape, projected, (targets, width)) if targets < rows else projected
-    return add(tape, sum_neighbours(tape, projected, weights, targets=targets), copy(tape, own))
+    weights = tape.softmax(tape.activation("leaky_relu", scores))
+    own = tape.take(projected, (targets, width)) if targets < rows else projected
+    return tape.add(sum_neighbours(tape, projected, weights, targets=targets), tape.copy(own))
 
 
-def spread_to_edges(tape: Tape, ends: Value, *, edges: int, width: int) -> Value:
+def spread_to_edges(tape: Net, ends: Value, *, edges: int, width: int) -> Value:
     """One score for each edge and head, from the values of the node it leaves and the node it enters."""
     out = tape.new((edges, width), ends.dtype)
     attrs: dict[str, Attr] = {"function": "gather_edges", "numel": out.numel}
@@ -95,7 +86,7 @@ def spread_to_edges(tape: Tape, ends: Value, *, edges: int, width: int) -> Value
     return tape.register(out, (ends,), backward)
 
 
-def sum_neighbours(tape: Tape, x: Value, weights: Value, *, targets: int) -> Value:
+def sum_neighbours(tape: Net, x: Value, weights: Value, *, targets: int) -> Value:
     """A product with a sparse matrix: every edge reads the vector of its source."""
     edges, width = weights.shape[0], x.shape[1]
     out = tape.new((targets, width), x.dtype)

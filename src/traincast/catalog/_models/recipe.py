@@ -1,8 +1,9 @@
 """How a step is run: everything that changes the operations of a model without changing the model."""
 
-from dataclasses import dataclass
+import functools
 
 from traincast.errors import InvalidInput, UnknownName
+from traincast.noun import noun
 from traincast.spec import MODES, RECOMPUTES
 
 FUSED_ATTENTIONS = ("flash", "flash-1", "flash-2", "flash-3", "cudnn", "efficient")
@@ -10,7 +11,7 @@ FUSED_ATTENTIONS = ("flash", "flash-1", "flash-2", "flash-3", "cudnn", "efficien
 ATTENTIONS = ("eager", *FUSED_ATTENTIONS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Precision:
     """What a number format means for weights, activations, products and the optimizer."""
 
@@ -66,13 +67,14 @@ PRECISION_ALIASES = {
 }  # fmt: skip
 
 
+@functools.cache
 def precision_name(text: str) -> str:
     """The canonical spelling: 'fp16_amp' and 'amp' are 'fp16-amp', 'fp8_mx' is 'mxfp8'."""
     name = text.strip().lower().replace("_", "-")
     return PRECISION_ALIASES.get(name, name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Update:
     """What an optimizer keeps and moves for one parameter, in numbers, not bytes.
 
@@ -159,7 +161,7 @@ OPTIMIZER_ALIASES = {
 FOUR_BITS = ("fp4", "nf4", "nf4-dq")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Recipe:
     """The settings every builder takes."""
 
@@ -180,6 +182,10 @@ class Recipe:
     """A gated MLP runs activation and product as one kernel that keeps only its input; None: as `fused`."""
     fused_loss: bool = False
     """A language model's loss is one kernel on scores in their own format (flash-attn's), not several on fp32 copies."""
+    loss_in_place: bool = False
+    """Gradients of that loss take the place of its scores: it works in place, or on some tokens after the other."""
+    untied: bool = False
+    """The head of a language model has a weight of its own, whatever the model was published with."""
     fused_sums: bool | None = None
     """The product that makes a weight's gradient adds it to what is there; None: as `fused`."""
     dropout: float | None = None
@@ -289,8 +295,41 @@ class Recipe:
     def trains(self) -> bool:
         return self.mode != "inference"
 
+    @property
+    def has_loss(self) -> bool:
+        return self.trains and self.loss
+
     def rate(self, published: float) -> float:
         """The dropout rate to use: none in inference, the user's, or the published one."""
         if not self.trains:
             return 0.0
         return published if self.dropout is None else self.dropout
+
+
+@noun
+class Sizes:
+    """What one sample is: None stands for the published value."""
+
+    batch: int
+    seq: int | None = None
+    input_size: tuple[int, int] | None = None
+    """Height and width of an image."""
+    num_classes: int | None = None
+    head: str | None = None
+    """What a transformer ends in."""
+    sampling: "Sampling | None" = None
+    """How the neighbourhood of a seed is drawn, where the published way is not meant."""
+
+    def image(self, side: int) -> tuple[int, int]:
+        """Height and width, or of the published square."""
+        return self.input_size or (side, side)
+
+
+@noun
+class Sampling:
+    """How a graph network draws the neighbourhood of a batch and where its features come from. None: as published."""
+
+    fan_outs: tuple[int, ...] | None = None
+    distinct: float | None = None
+    cache_bytes: float = 0.0
+    hits: float = 0.0

@@ -200,20 +200,10 @@ class Tape:
     # ops
 
     def op(
-        self,
-        name: str,
-        kind: str,
-        reads: Sequence[Value],
-        writes: Sequence[Value],
-        attrs: Mapping[str, Attr],
-        *,
-        flop: float = 0.0,
-        dtype: str = "",
-        bytes_read: float | None = None,
-        bytes_written: float | None = None,
-        kernels: int = 1,
-        calls: int = 1,
-    ) -> None:
+        self, name: str, kind: str, reads: Sequence[Value], writes: Sequence[Value], attrs: Mapping[str, Attr], *,
+        flop: float = 0.0, dtype: str = "", bytes_read: float | None = None, bytes_written: float | None = None,
+        kernels: int = 1, calls: int = 1,
+    ) -> None:  # fmt: skip
         """Write one op. Bytes default to what it reads and writes, once each."""
         translate = self._translate
         if translate:
@@ -349,7 +339,9 @@ class Tape:
     # gradients
 
     def gradient_like(self, value: Value) -> Value:
-        """Memory for the gradient of a value; that of a weight is kept for the optimizer."""
+        """Memory for the gradient of a value; that of a weight that trains is kept for the optimizer."""
+        if value.parameter and not value.needs_gradient:
+            return self.new(value.shape, value.dtype, role="temporary")
         if value.parameter:
             memory = self.memories[value.index]
             dtype = self.numbers.compute if value.dtype == "fp8" else value.dtype
@@ -541,12 +533,9 @@ class Tape:
         implementation = recipe.optimizer_kernels
         read, written, kernels = self._count_update(total, trained, update, master=master, dtype=state_dtype)
         attrs: dict[str, Attr] = {
-            "algorithm": recipe.update_name,
-            "numel": total.numel,
-            "num_tensors": total.num_tensors,
-            "implementation": implementation,
-            "master": master,
-        }
+            "algorithm": recipe.update_name, "numel": total.numel, "num_tensors": total.num_tensors,
+            "implementation": implementation, "master": master,
+        }  # fmt: skip
         if master and any(gradient.dtype != state_dtype for _, gradient in trained):
             # Wide weights are updated by wide gradients: half-precision ones are copied for the update.
             total.writes.append(self.new((total.numel,), state_dtype, role="temporary", name="wide gradients"))
@@ -647,15 +636,9 @@ class Tape:
                 memory.role = "temporary"
 
     def finish(
-        self,
-        outputs: Sequence[Value],
-        *,
-        name: str,
-        batch_size: int,
-        tokens_per_sample: int = 1,
-        samples_unit: str = "samples",
-        source: str = "",
-    ) -> Graph:
+        self, outputs: Sequence[Value], *, name: str, batch_size: int, tokens_per_sample: int = 1,
+        samples_unit: str = "samples", source: str = "",
+    ) -> Graph:  # fmt: skip
         """Walk back from the outputs (the loss, or values whose gradients are given), update the weights, and fold."""
         if self.recipe.trains:
             seeds = []
@@ -694,14 +677,8 @@ class Tape:
             ]
         )
         return Graph(
-            name=name,
-            ops=tuple(ops),
-            tensors=tensors,
-            batch_size=batch_size,
-            repeats=tuple(sorted(self.repeats, key=lambda repeat: repeat.start)),
-            mode=self.recipe.mode,
-            samples_unit=samples_unit,
-            tokens_per_sample=tokens_per_sample,
-            source=source,
+            name=name, ops=tuple(ops), tensors=tensors, batch_size=batch_size,
+            repeats=tuple(sorted(self.repeats, key=lambda repeat: repeat.start)), mode=self.recipe.mode,
+            samples_unit=samples_unit, tokens_per_sample=tokens_per_sample, source=source,
             assumptions=tuple(self.assumptions),
-        )
+        )  # fmt: skip

@@ -2,44 +2,20 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from traincast.catalog._models.attention import Scores, attend
-from traincast.catalog._models.layers import (
-    activation,
-    add,
-    concat,
-    copy,
-    cross_entropy,
-    dequantize,
-    dropout,
-    embedding,
-    gather_rows,
-    kernel,
-    layer_norm,
-    linear,
-    multiply,
-    pointwise,
-    position_table,
-    product_op,
-    rms_norm,
-    scale,
-    scatter_rows,
-    softmax,
-    split,
-    sum_to,
-    take,
-)
+from traincast.catalog._models.layers import Net
 from traincast.catalog._models.recipe import FUSED_ATTENTIONS, Recipe
-from traincast.catalog._models.tape import Gradients, Tape, Value
+from traincast.catalog._models.tape import Gradients, Value
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.spec import Attr, Graph
 
 NORMS = ("layer_norm", "rms_norm", "none_affine")
 POSITIONS = ("learned", "rotary", "alibi", "none", "sinusoidal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class TransformerShape:
     """A stack of identical transformer layers with its embeddings and head."""
 
@@ -151,7 +127,7 @@ def build_transformer(
     shape: TransformerShape, recipe: Recipe, *, batch: int, name: str = "transformer", source: str = ""
 ) -> Graph:
     """One step of the model on `batch` sequences of `shape.seq` tokens."""
-    tape = Tape(recipe)
+    tape = Net(recipe)
     hidden, table = embed_tokens(tape, shape, batch)
     # Behind a frozen table the first layer's adapters still ask for a gradient, and folded layers are all alike.
     hidden.needs_gradient = recipe.trains
@@ -162,40 +138,40 @@ def build_transformer(
     )
 
 
-def embed_tokens(tape: Tape, shape: TransformerShape, batch: int) -> tuple[Value, Value]:
+def embed_tokens(tape: Net, shape: TransformerShape, batch: int) -> tuple[Value, Value]:
     with tape.scope("embeddings"):
         ids = tape.input("input_ids", (batch, shape.seq), "int64")
         width = shape.embedding_width or shape.hidden
         with tape.scope("tokens"):
             table = tape.parameter("weight", (shape.vocab, width))
-        hidden = embedding(tape, ids, vocab=shape.vocab, width=width, name="tokens", weight=table)
+        hidden = tape.embedding(ids, vocab=shape.vocab, width=width, name="tokens", weight=table)
         if shape.embedding_scale:
-            hidden = scale(tape, hidden)
+            hidden = tape.scale(hidden)
         if shape.token_types:
             kinds = tape.input("token_type_ids", (batch, shape.seq), "int64")
-            hidden = add(tape, hidden, embedding(tape, kinds, vocab=shape.token_types, width=width, name="token_types"))
+            hidden = tape.add(hidden, tape.embedding(kinds, vocab=shape.token_types, width=width, name="token_types"))
         if shape.positions == "learned":
             rows = max(shape.max_positions, shape.seq)
-            hidden = add(tape, hidden, position_table(tape, length=shape.seq, width=width, rows=rows))
+            hidden = tape.add(hidden, tape.position_table(length=shape.seq, width=width, rows=rows))
         elif shape.positions == "sinusoidal":
-            hidden = add(tape, hidden, tape.buffer("positions", (shape.seq, width), hidden.dtype))
+            hidden = tape.add(hidden, tape.buffer("positions", (shape.seq, width), hidden.dtype))
         if shape.embedding_norm:
             hidden = normalize(tape, shape, hidden, "norm")
-        hidden = dropout(tape, hidden, tape.recipe.rate(shape.dropout))
+        hidden = tape.dropout(hidden, tape.recipe.rate(shape.dropout))
         if width != shape.hidden:
-            hidden = linear(tape, hidden, shape.hidden, name="projection")
+            hidden = tape.linear(hidden, shape.hidden, name="projection")
         if tape.numbers.autocast and not shape.pre_norm:
             hidden = tape.cast(hidden, "fp32")
     return hidden, table
 
 
-def normalize(tape: Tape, shape: TransformerShape, value: Value, name: str) -> Value:
+def normalize(tape: Net, shape: TransformerShape, value: Value, name: str) -> Value:
     if shape.norm == "rms_norm":
-        return rms_norm(tape, value, name=name, fused=tape.recipe.fused)
-    return layer_norm(tape, value, name=name, affine=shape.norm != "none_affine", bias=shape.norm_bias)
+        return tape.rms_norm(value, name=name, fused=tape.recipe.fused)
+    return tape.layer_norm(value, name=name, affine=shape.norm != "none_affine", bias=shape.norm_bias)
 
 
-def run_stack(tape: Tape, shape: TransformerShape, hidden: Value) -> Value:
+def run_stack(tape: Net, shape: TransformerShape, hidden: Value) -> Value:
     """All layers: runs of equal ones are folded, patterns of windows and of experts too."""
     if shape.causal and shape.mask == "add" and tape.recipe.attention == "eager" and not tape.recipe.fused:
         prepare_mask(tape, hidden.shape[0], shape.seq)
@@ -263,16 +239,9 @@ def runs_of_layers(num_layers: int, again: float, *, stages: int) -> list[int]:
 
 
 def run_layer(
-    tape: Tape,
-    shape: TransformerShape,
-    value: Value,
-    *,
-    tables: tuple[Value, ...] = (),
-    bias: Value | None = None,
-    routed: bool = False,
-    window: int = 0,
-    again: bool = True,
-) -> Value:
+    tape: Net, shape: TransformerShape, value: Value, *, tables: tuple[Value, ...] = (), bias: Value | None = None,
+    routed: bool = False, window: int = 0, again: bool = True,
+) -> Value:  # fmt: skip
     def body() -> Value:
         rate = tape.recipe.rate(shape.dropout)
         residual = value
@@ -281,7 +250,7 @@ def run_layer(
             attended = self_attention(tape, shape, normed, tables=tables, bias=bias, window=window)
             other = normed if shape.shared_norm else normalize(tape, shape, value, "mlp_norm")
             mixed = mlp(tape, shape, other)
-            return add(tape, add(tape, dropout(tape, mixed, rate), dropout(tape, attended, rate)), residual)
+            return tape.add(tape.add(tape.dropout(mixed, rate), tape.dropout(attended, rate)), residual)
         normed = normalize(tape, shape, value, "attention_norm") if shape.pre_norm else value
         attended = self_attention(tape, shape, normed, tables=tables, bias=bias, window=window)
         if shape.sandwich_norm:
@@ -299,23 +268,23 @@ def run_layer(
     return tape.checkpoint(body, enabled=again and tape.recipe.recompute == "full")
 
 
-def join(tape: Tape, branch: Value, residual: Value, rate: float, *, name: str) -> Value:
+def join(tape: Net, branch: Value, residual: Value, rate: float, *, name: str) -> Value:
     """Dropout and the residual sum; one kernel when fused (the bias of the product before it is inside)."""
     if not tape.recipe.fused or rate <= 0:
-        return add(tape, residual, dropout(tape, branch, rate))
+        return tape.add(residual, tape.dropout(branch, rate))
     out = tape.new(residual.shape, residual.dtype)
     mask = tape.new(residual.shape, "bool")
     attrs: dict[str, Attr] = {"function": "bias_dropout_add", "numel": out.numel, "num_inputs": 2}
     tape.op("megatron.bias_dropout_add", "elementwise", (branch, residual), (out, mask), attrs, flop=4 * out.numel)
 
     def backward(g: Value) -> Gradients:
-        return kernel(tape, "dropout_backward", (g, mask), branch), g
+        return tape.kernel("dropout_backward", (g, mask), branch), g
 
     return tape.register(out, (branch, residual), backward)
 
 
 def self_attention(
-    tape: Tape, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...], bias: Value | None, window: int
+    tape: Net, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...], bias: Value | None, window: int
 ) -> Value:
     batch, seq, _ = x.shape
     heads, kv_heads, dim = shape.heads, shape.num_kv_heads, shape.dim
@@ -326,17 +295,17 @@ def self_attention(
         if shape.kv_rank:
             return latent_attention(tape, shape, x, tables=tables)
         if shape.merged_qkv or tape.recipe.fused:
-            wide = linear(tape, x, (heads + 2 * kv_heads) * dim, bias=biased, name="qkv", layout=shape.layout)
-            q, k, v = split(
-                tape, wide, ((batch, seq, heads * dim), (batch, seq, kv_heads * dim), (batch, seq, kv_heads * dim))
+            wide = tape.linear(x, (heads + 2 * kv_heads) * dim, bias=biased, name="qkv", layout=shape.layout)
+            q, k, v = tape.split(
+                wide, ((batch, seq, heads * dim), (batch, seq, kv_heads * dim), (batch, seq, kv_heads * dim))
             )
         else:
-            q = linear(tape, x, heads * dim, bias=biased, name="query", layout=shape.layout)
-            k = linear(tape, x, kv_heads * dim, bias=biased, name="key", layout=shape.layout)
-            v = linear(tape, x, kv_heads * dim, bias=biased, name="value", layout=shape.layout)
+            q = tape.linear(x, heads * dim, bias=biased, name="query", layout=shape.layout)
+            k = tape.linear(x, kv_heads * dim, bias=biased, name="key", layout=shape.layout)
+            v = tape.linear(x, kv_heads * dim, bias=biased, name="value", layout=shape.layout)
         if shape.qk_norm:
-            q = rms_norm(tape, q, name="query_norm", fused=tape.recipe.fused, width=dim)
-            k = rms_norm(tape, k, name="key_norm", fused=tape.recipe.fused, width=dim)
+            q = tape.rms_norm(q, name="query_norm", fused=tape.recipe.fused, width=dim)
+            k = tape.rms_norm(k, name="key_norm", fused=tape.recipe.fused, width=dim)
         if tables:
             q = rotate(tape, q, tables, dim=dim, share=shape.rotary_share)
             k = rotate(tape, k, tables, dim=dim, share=shape.rotary_share)
@@ -344,59 +313,52 @@ def self_attention(
             tape, q, k, v, heads=heads, kv_heads=kv_heads, causal=shape.causal, window=window,
             scores=Scores(mask=shape.mask, bias=bias, rate=rate, divide=shape.divide),
         )  # fmt: skip
-        return linear(tape, mixed, shape.hidden, bias=output_bias, name="output", layout=shape.layout)
+        return tape.linear(mixed, shape.hidden, bias=output_bias, name="output", layout=shape.layout)
 
 
-def latent_attention(tape: Tape, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...]) -> Value:
+def latent_attention(tape: Net, shape: TransformerShape, x: Value, *, tables: tuple[Value, ...]) -> Value:
     """Queries, keys and values through low-rank bottlenecks (DeepSeek-AI 2024), each key with a shared rotary part."""
     batch, seq, _ = x.shape
     heads, rope, fused = shape.heads, shape.rope_dim, tape.recipe.fused
     nope, v_dim = shape.dim, shape.value_dim or shape.dim
     if shape.q_rank:
-        q = linear(tape, x, shape.q_rank, bias=False, name="query_down")
-        q = rms_norm(tape, q, name="query_norm", fused=fused)
-        q = linear(tape, q, heads * (nope + rope), bias=False, name="query_up")
+        q = tape.linear(x, shape.q_rank, bias=False, name="query_down")
+        q = tape.rms_norm(q, name="query_norm", fused=fused)
+        q = tape.linear(q, heads * (nope + rope), bias=False, name="query_up")
     else:
-        q = linear(tape, x, heads * (nope + rope), bias=False, name="query")
-    small = linear(tape, x, shape.kv_rank + rope, bias=False, name="kv_down")
-    latent, k_rope = split(tape, small, ((batch, seq, shape.kv_rank), (batch, seq, rope)))
-    latent = rms_norm(tape, latent, name="kv_norm", fused=fused)
-    kv = linear(tape, latent, heads * (nope + v_dim), bias=False, name="kv_up")
-    k_nope, v = split(tape, kv, ((batch, seq, heads * nope), (batch, seq, heads * v_dim)))
-    q_nope, q_rope = split(tape, q, ((batch, seq, heads * nope), (batch, seq, heads * rope)))
+        q = tape.linear(x, heads * (nope + rope), bias=False, name="query")
+    small = tape.linear(x, shape.kv_rank + rope, bias=False, name="kv_down")
+    latent, k_rope = tape.split(small, ((batch, seq, shape.kv_rank), (batch, seq, rope)))
+    latent = tape.rms_norm(latent, name="kv_norm", fused=fused)
+    kv = tape.linear(latent, heads * (nope + v_dim), bias=False, name="kv_up")
+    k_nope, v = tape.split(kv, ((batch, seq, heads * nope), (batch, seq, heads * v_dim)))
+    q_nope, q_rope = tape.split(q, ((batch, seq, heads * nope), (batch, seq, heads * rope)))
     q_rope = rotate(tape, q_rope, tables, dim=rope, share=1.0)
     k_rope = rotate(tape, k_rope, tables, dim=rope, share=1.0)
-    spread = pointwise(
-        tape, "expand", k_rope, shape=(batch, seq, heads * rope), backward=lambda g, out: (sum_to(tape, g, k_rope),)
+    spread = tape.pointwise(
+        "expand", k_rope, shape=(batch, seq, heads * rope), backward=lambda g, out: (tape.sum_to(g, k_rope),)
     )
-    q = concat(tape, (q_nope, q_rope), (batch, seq, heads * (nope + rope)))
-    k = concat(tape, (k_nope, spread), (batch, seq, heads * (nope + rope)))
+    q = tape.concat((q_nope, q_rope), (batch, seq, heads * (nope + rope)))
+    k = tape.concat((k_nope, spread), (batch, seq, heads * (nope + rope)))
     mixed = attend(
         tape, q, k, v, heads=heads, kv_heads=heads, causal=shape.causal, value_dim=v_dim,
         scores=Scores(mask=shape.mask, rate=tape.recipe.rate(shape.attention_dropout)),
     )  # fmt: skip
-    return linear(tape, mixed, shape.hidden, bias=False, name="output")
+    return tape.linear(mixed, shape.hidden, bias=False, name="output")
 
 
-def prepare_mask(tape: Tape, batch: int, seq: int) -> None:
+def prepare_mask(tape: Net, batch: int, seq: int) -> None:
     """Hugging Face builds the additive mask once per step: comparisons, logic and a select on all pairs."""
     mask = tape.new((batch, 1, seq, seq), tape.numbers.compute)
     attrs: dict[str, Attr] = {"function": "where", "numel": mask.numel, "num_inputs": 3}
     with tape.scope("mask"):
         tape.op(
-            "aten.where",
-            "elementwise",
-            (),
-            (mask,),
-            attrs,
-            flop=mask.numel,
-            bytes_read=3.0 * mask.numel,
-            kernels=12,
+            "aten.where", "elementwise", (), (mask,), attrs, flop=mask.numel, bytes_read=3.0 * mask.numel, kernels=12,
             calls=30,
-        )
+        )  # fmt: skip
 
 
-def rotary_tables(tape: Tape, shape: TransformerShape) -> tuple[Value, ...]:
+def rotary_tables(tape: Net, shape: TransformerShape) -> tuple[Value, ...]:
     """Cosines and sines, computed once per step."""
     dim = shape.rope_dim if shape.kv_rank else max(2, int(shape.dim * shape.rotary_share))
     with tape.scope("rotary"):
@@ -406,85 +368,85 @@ def rotary_tables(tape: Tape, shape: TransformerShape) -> tuple[Value, ...]:
         half = tape.new((shape.seq, dim // 2), "fp32")
         tape.op("aten.bmm", "matmul", (frequencies,), (half,), attrs, flop=2.0 * half.numel, calls=4)
         tape.op("aten.cat", "copy", (half, half), (angles,), {"function": "cat", "numel": angles.numel})
-        cos = pointwise(tape, "cos", angles)
-        sin = pointwise(tape, "sin", angles)
+        cos = tape.pointwise("cos", angles)
+        sin = tape.pointwise("sin", angles)
         if not tape.recipe.fused:
-            cos, sin = pointwise(tape, "mul", cos), pointwise(tape, "mul", sin)
+            cos, sin = tape.pointwise("mul", cos), tape.pointwise("mul", sin)
         dtype = "fp32" if tape.numbers.autocast else tape.numbers.compute
         return tape.cast(cos, dtype), tape.cast(sin, dtype)
 
 
-def rotate(tape: Tape, x: Value, tables: tuple[Value, ...], *, dim: int, share: float) -> Value:
+def rotate(tape: Net, x: Value, tables: tuple[Value, ...], *, dim: int, share: float) -> Value:
     """Rotary positions (Su 2021): five kernels each way as Hugging Face writes it, one when fused."""
     cos, sin = tables
     if tape.recipe.fused:
 
         def fused_backward(g: Value, out: Value) -> Gradients:
-            return (kernel(tape, "rotary_backward", (g, cos, sin), x),)
+            return (tape.kernel("rotary_backward", (g, cos, sin), x),)
 
         return tape.register(_rotated_once(tape, x, cos, sin), (x,), lambda g: fused_backward(g, g))
     if share < 1:
         turned_width = max(2, int(dim * share)) * (x.shape[-1] // dim)
-        turned = take(tape, x, (*x.shape[:-1], turned_width))
-        passed = take(tape, x, (*x.shape[:-1], x.shape[-1] - turned_width))
-        return concat(tape, (_turn(tape, turned, cos, sin), passed), x.shape)
+        turned = tape.take(x, (*x.shape[:-1], turned_width))
+        passed = tape.take(x, (*x.shape[:-1], x.shape[-1] - turned_width))
+        return tape.concat((_turn(tape, turned, cos, sin), passed), x.shape)
     return _turn(tape, x, cos, sin)
 
 
-def _rotated_once(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
+def _rotated_once(tape: Net, x: Value, cos: Value, sin: Value) -> Value:
     out = tape.new(x.shape, x.dtype)
     attrs: dict[str, Attr] = {"function": "rotary", "numel": x.numel, "num_inputs": 3}
     tape.op("fused.rotary", "elementwise", (x, cos, sin), (out,), attrs, flop=3 * x.numel)
     return out
 
 
-def _turn(tape: Tape, x: Value, cos: Value, sin: Value) -> Value:
-    straight = multiply(tape, x, cos)
+def _turn(tape: Net, x: Value, cos: Value, sin: Value) -> Value:
+    straight = tape.multiply(x, cos)
     half = (*x.shape[:-1], x.shape[-1] // 2)
-    upper, lower = take(tape, x, half), take(tape, x, half)
-    negated = scale(tape, lower, "neg")
-    return add(tape, straight, multiply(tape, concat(tape, (negated, upper), x.shape), sin))
+    upper, lower = tape.take(x, half), tape.take(x, half)
+    negated = tape.scale(lower, "neg")
+    return tape.add(straight, tape.multiply(tape.concat((negated, upper), x.shape), sin))
 
 
-def alibi_bias(tape: Tape, shape: TransformerShape) -> Value | None:
+def alibi_bias(tape: Net, shape: TransformerShape) -> Value | None:
     """Linear position biases; flash kernels take the slopes and compute them inside."""
     if tape.recipe.attention in FUSED_ATTENTIONS:
         return None
     return tape.buffer("alibi", (1, shape.heads, 1, shape.seq), tape.numbers.compute)
 
 
-def mlp(tape: Tape, shape: TransformerShape, x: Value, *, width: int = 0, name: str = "mlp") -> Value:
+def mlp(tape: Net, shape: TransformerShape, x: Value, *, width: int = 0, name: str = "mlp") -> Value:
     width = width or shape.width
     with tape.scope(name):
         if shape.gated:
             if tape.recipe.fused:
-                both = linear(tape, x, 2 * width, bias=shape.bias, name="gate_up")
+                both = tape.linear(x, 2 * width, bias=shape.bias, name="gate_up")
                 if tape.recipe.gates_once:
                     inner = gate_fused(tape, both, width)
                 else:
                     halves = (*both.shape[:-1], width)
-                    gate, up = split(tape, both, (halves, halves))
-                    inner = multiply(tape, activation(tape, shape.activation, gate), up)
+                    gate, up = tape.split(both, (halves, halves))
+                    inner = tape.multiply(tape.activation(shape.activation, gate), up)
             else:
-                gate = activation(tape, shape.activation, linear(tape, x, width, bias=shape.bias, name="gate"))
-                inner = multiply(tape, gate, linear(tape, x, width, bias=shape.bias, name="up"))
+                gate = tape.activation(shape.activation, tape.linear(x, width, bias=shape.bias, name="gate"))
+                inner = tape.multiply(gate, tape.linear(x, width, bias=shape.bias, name="up"))
         elif tape.recipe.fused:
-            inner = activation(tape, "gelu", linear(tape, x, width, bias=shape.bias, name="up", layout=shape.layout))
+            inner = tape.activation("gelu", tape.linear(x, width, bias=shape.bias, name="up", layout=shape.layout))
         else:
-            inner = linear(tape, x, width, bias=shape.bias, name="up", layout=shape.layout)
-            inner = activation(tape, shape.activation, inner)
-        return linear(tape, inner, shape.hidden, bias=shape.bias, name="down", layout=shape.layout)
+            inner = tape.linear(x, width, bias=shape.bias, name="up", layout=shape.layout)
+            inner = tape.activation(shape.activation, inner)
+        return tape.linear(inner, shape.hidden, bias=shape.bias, name="down", layout=shape.layout)
 
 
-def gate_fused(tape: Tape, both: Value, width: int) -> Value:
+def gate_fused(tape: Net, both: Value, width: int) -> Value:
     """Swish of one half times the other in one kernel, keeping only its input."""
     out = tape.new((*both.shape[:-1], width), both.dtype)
     attrs: dict[str, Attr] = {"function": "swiglu", "numel": out.numel, "num_inputs": 2}
     tape.op("fused.swiglu", "elementwise", (both,), (out,), attrs, flop=6 * out.numel)
-    return tape.register(out, (both,), lambda g: (kernel(tape, "swiglu_backward", (g, both), both),))
+    return tape.register(out, (both,), lambda g: (tape.kernel("swiglu_backward", (g, both), both),))
 
 
-def experts(tape: Tape, shape: TransformerShape, x: Value) -> Value:
+def experts(tape: Net, shape: TransformerShape, x: Value) -> Value:
     """Routed experts as permute, grouped products, unpermute; tokens are spread evenly."""
     tape.assume("every expert gets an equal share of the tokens unless the plan has an imbalance or a capacity")
     batch, seq, hidden = x.shape
@@ -493,36 +455,36 @@ def experts(tape: Tape, shape: TransformerShape, x: Value) -> Value:
     width = shape.moe_ffn or shape.width
     with tape.scope("moe"):
         flat = tape.view(x, (tokens, hidden))
-        logits = linear(tape, flat, shape.experts, bias=shape.expert_bias, name="router")
-        scores = softmax(tape, tape.cast(logits, "fp32"), fused=tape.recipe.fused)
+        logits = tape.linear(flat, shape.experts, bias=shape.expert_bias, name="router")
+        scores = tape.softmax(tape.cast(logits, "fp32"), fused=tape.recipe.fused)
         chosen = top_k(tape, scores, top)
-        permuted = gather_rows(tape, flat, rows)
+        permuted = tape.gather_rows(flat, rows)
         with tape.scope("experts"):
             mixed = expert_mlp(tape, shape, permuted, width)
-        weighted = multiply(tape, mixed, tape.cast(chosen, mixed.dtype))
-        out = tape.view(scatter_rows(tape, weighted, tokens), x.shape)
+        weighted = tape.multiply(mixed, tape.cast(chosen, mixed.dtype))
+        out = tape.view(tape.scatter_rows(weighted, tokens), x.shape)
     if shape.shared_experts or shape.shared_ffn:
         shared = mlp(tape, shape, x, width=shape.shared_ffn or shape.shared_experts * width, name="shared_expert")
-        out = add(tape, out, shared)
+        out = tape.add(out, shared)
     return out
 
 
-def expert_mlp(tape: Tape, shape: TransformerShape, x: Value, width: int) -> Value:
+def expert_mlp(tape: Net, shape: TransformerShape, x: Value, width: int) -> Value:
     """What all experts do to the tokens sent to them."""
     rows, hidden = x.shape
     if not shape.gated:
-        inner = activation(tape, shape.activation, grouped(tape, x, shape, width, rows=rows, name="up"))
+        inner = tape.activation(shape.activation, grouped(tape, x, shape, width, rows=rows, name="up"))
         return grouped(tape, inner, shape, hidden, rows=rows, name="down")
     inner = grouped(tape, x, shape, 2 * width, rows=rows, name="gate_up")
     if tape.recipe.fused:
         inner = gate_fused(tape, inner, width)
     else:
-        gate, up = split(tape, inner, ((rows, width), (rows, width)))
-        inner = multiply(tape, activation(tape, shape.activation, gate), up)
+        gate, up = tape.split(inner, ((rows, width), (rows, width)))
+        inner = tape.multiply(tape.activation(shape.activation, gate), up)
     return grouped(tape, inner, shape, hidden, rows=rows, name="down")
 
 
-def top_k(tape: Tape, scores: Value, top: int) -> Value:
+def top_k(tape: Net, scores: Value, top: int) -> Value:
     """The best experts of every token and their scores; the ids are then sorted into groups."""
     rows, cols = scores.shape
     out = tape.new((rows, top), scores.dtype)
@@ -542,7 +504,7 @@ def top_k(tape: Tape, scores: Value, top: int) -> Value:
     return tape.register(out, (scores,), backward)
 
 
-def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, rows: int, name: str) -> Value:
+def grouped(tape: Net, x: Value, shape: TransformerShape, features: int, *, rows: int, name: str) -> Value:
     """One product per expert in one launch; with fewer rows than experts only that many work."""
     width = x.shape[-1]
     active = min(shape.experts, rows)
@@ -554,51 +516,33 @@ def grouped(tape: Tape, x: Value, shape: TransformerShape, features: int, *, row
         bias = tape.parameter("bias", (shape.experts, features)) if shape.expert_bias else None
         x, used = tape.for_product(x), tape.for_product(weight)
         out = tape.new((rows, features), x.dtype)
-        plain = dequantize(tape, stored, x.dtype) if stored else used
-        product_op(
-            tape, "aten._grouped_mm", (x, plain), out, batch=active, m=each, n=features, k=width, layout="tn", calls=2
+        plain = tape.dequantize(stored, x.dtype) if stored else used
+        tape.product_op(
+            "aten._grouped_mm", (x, plain), out, batch=active, m=each, n=features, k=width, layout="tn", calls=2
         )
 
         def backward(g: Value) -> Gradients:
             gw = None
             if used.needs_gradient:
                 gw = tape.gradient_like(used)
-                product_op(
-                    tape,
-                    "aten._grouped_mm",
-                    (g, x),
-                    gw,
-                    batch=active,
-                    m=features,
-                    n=width,
-                    k=each,
-                    layout="nt",
-                    calls=2,
-                )
+                tape.product_op(
+                    "aten._grouped_mm", (g, x), gw, batch=active, m=features, n=width, k=each, layout="nt", calls=2,
+                )  # fmt: skip
             gx = tape.gradient_like(x)
-            again = dequantize(tape, stored, x.dtype) if stored else used
-            product_op(
-                tape,
-                "aten._grouped_mm",
-                (g, again),
-                gx,
-                batch=active,
-                m=each,
-                n=width,
-                k=features,
-                layout="nn",
-                calls=2,
-            )
+            again = tape.dequantize(stored, x.dtype) if stored else used
+            tape.product_op(
+                "aten._grouped_mm", (g, again), gx, batch=active, m=each, n=width, k=features, layout="nn", calls=2,
+            )  # fmt: skip
             return gx, gw
 
         tape.register(out, (x, used), backward)
         if bias is None:
             return out
-        spread = gather_rows(tape, tape.for_product(bias), rows)
-        return add(tape, out, spread)
+        spread = tape.gather_rows(tape.for_product(bias), rows)
+        return tape.add(out, spread)
 
 
-def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
+def run_head(tape: Net, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
     """The final norm, the head of the task and its loss (in training)."""
     with tape.scope("head"):
         if shape.pre_norm:
@@ -608,47 +552,47 @@ def run_head(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -
         return outputs
     in_place = tape.recipe.fused and shape.head == "lm"
     fused = tape.recipe.fused_loss and shape.head == "lm"
-    losses = [cross_entropy(tape, value, in_place=in_place, fused=fused) for value in outputs]
+    losses = [tape.cross_entropy(value, in_place=in_place, fused=fused) for value in outputs]
     total = losses[0]
     for loss in losses[1:]:
-        total = add(tape, total, loss)
+        total = tape.add(total, loss)
     return [total]
 
 
-def _answer_task(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
+def _answer_task(tape: Net, shape: TransformerShape, hidden: Value, table: Value) -> list[Value]:
     """What the head of each task makes of the last hidden states."""
     batch = hidden.shape[0]
     first: Value | None = None
     if shape.pooler:
-        first = take(tape, hidden, (batch, shape.hidden))
-        first = activation(tape, "tanh", linear(tape, first, shape.hidden, name="pooler"))
+        first = tape.take(hidden, (batch, shape.hidden))
+        first = tape.activation("tanh", tape.linear(first, shape.hidden, name="pooler"))
     outputs = []
     if shape.head in ("lm", "mlm", "pretraining"):
         outputs.append(_predict_tokens(tape, shape, hidden, table))
     if shape.head == "pretraining" and first is not None:
-        outputs.append(linear(tape, first, 2, name="next_sentence"))
+        outputs.append(tape.linear(first, 2, name="next_sentence"))
     if shape.head == "squad":
-        both = linear(tape, hidden, 2, name="span")
-        outputs += [copy(tape, part) for part in split(tape, both, ((batch, shape.seq), (batch, shape.seq)))]
+        both = tape.linear(hidden, 2, name="span")
+        outputs += [tape.copy(part) for part in tape.split(both, ((batch, shape.seq), (batch, shape.seq)))]
     if shape.head == "classes":
-        first = first if first is not None else take(tape, hidden, (batch, shape.hidden))
-        first = dropout(tape, first, tape.recipe.rate(shape.dropout))
-        outputs.append(linear(tape, first, shape.num_classes, name="classifier"))
+        first = first if first is not None else tape.take(hidden, (batch, shape.hidden))
+        first = tape.dropout(first, tape.recipe.rate(shape.dropout))
+        outputs.append(tape.linear(first, shape.num_classes, name="classifier"))
     if shape.head == "none":
         outputs.append(hidden)
     return outputs
 
 
-def _predict_tokens(tape: Tape, shape: TransformerShape, hidden: Value, table: Value) -> Value:
+def _predict_tokens(tape: Net, shape: TransformerShape, hidden: Value, table: Value) -> Value:
     width = shape.embedding_width or shape.hidden
     if shape.head != "lm":
         if tape.recipe.predicted_share < 1:
             kept = max(1, round(tape.recipe.predicted_share * hidden.shape[1]))
-            hidden = take(tape, hidden, (hidden.shape[0], kept, hidden.shape[2]))
-        hidden = activation(tape, shape.activation, linear(tape, hidden, width, name="transform"))
-        hidden = layer_norm(tape, hidden, name="transform_norm")
+            hidden = tape.take(hidden, (hidden.shape[0], kept, hidden.shape[2]))
+        hidden = tape.activation(shape.activation, tape.linear(hidden, width, name="transform"))
+        hidden = tape.layer_norm(hidden, name="transform_norm")
     elif width != shape.hidden:
-        hidden = linear(tape, hidden, width, name="projection", bias=False)
+        hidden = tape.linear(hidden, width, name="projection", bias=False)
     biased = shape.head_bias or shape.head != "lm"
-    shared = table if shape.tied else None
-    return linear(tape, hidden, shape.vocab, bias=biased, name="decoder", weight=shared)
+    shared = table if shape.tied and not tape.recipe.untied else None
+    return tape.linear(hidden, shape.vocab, bias=biased, name="decoder", weight=shared)

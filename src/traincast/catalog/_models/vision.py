@@ -2,51 +2,31 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from traincast.catalog._models.layers import (
-    activation,
-    add,
-    batch_norm,
-    concat,
-    conv,
-    copy,
-    cross_entropy,
-    dropout,
-    global_pool,
-    layer_norm,
-    linear,
-    multiply,
-    pool,
-    split,
-)
-from traincast.catalog._models.recipe import Recipe
-from traincast.catalog._models.tape import Tape, Value
+from traincast.catalog._models.layers import Net
+from traincast.catalog._models.recipe import Sizes
+from traincast.catalog._models.tape import Value
 from traincast.spec import Graph
 
-if TYPE_CHECKING:
-    from traincast.catalog._workloads import Sizes
-
-Network = Callable[[Tape, Value, Mapping[str, Any]], Value]
+Network = Callable[[Net, Value, Mapping[str, Any]], Value]
 """Images in, the features before the classifier out."""
 
 
-def build_classifier(name: str, entry: Mapping[str, Any], recipe: Recipe, sizes: "Sizes") -> Graph:
-    """Any of NETWORKS on square images, with a linear classifier and cross entropy."""
-    config = entry["config"]
-    size = sizes.input_size or config.get("image_size", 224)
+def build_classifier(tape: Net, config: Mapping[str, Any], sizes: Sizes) -> Graph:
+    """Any of NETWORKS on images, with a linear classifier and cross entropy."""
+    size = sizes.image(config.get("image_size", 224))
     classes = sizes.num_classes or config.get("num_classes", 1000)
-    tape = Tape(recipe)
-    images = tape.input("images", (sizes.batch, config.get("in_channels", 3), size, size), "fp32")
+    images = tape.input("images", (sizes.batch, config.get("in_channels", 3), *size), "fp32")
     images = half_input(tape, images)
     features = NETWORKS[config["network"]](tape, images, {**config, "num_classes": classes})
     outputs = [features]
-    if recipe.trains and recipe.loss:
-        outputs = [cross_entropy(tape, tape.view(features, (sizes.batch, classes)))]
-    return tape.finish(outputs, name=name, batch_size=sizes.batch, samples_unit="images", source=entry["source"])
+    if tape.recipe.has_loss:
+        outputs = [tape.cross_entropy(tape.view(features, (sizes.batch, classes)))]
+    return tape.close(outputs, samples_unit="images")
 
 
-def half_input(tape: Tape, images: Value) -> Value:
+def half_input(tape: Net, images: Value) -> Value:
     """Images arrive in fp32; a half-precision model is fed a cast copy."""
     if tape.numbers.autocast or tape.numbers.compute == "fp32":
         return images
@@ -54,57 +34,41 @@ def half_input(tape: Tape, images: Value) -> Value:
 
 
 def conv_norm(
-    tape: Tape,
-    x: Value,
-    channels: int,
-    kernel_size: int | Sequence[int],
-    *,
-    stride: int = 1,
-    padding: int | Sequence[int] | None = None,
-    groups: int = 1,
-    function: str = "relu",
-    name: str = "conv",
+    tape: Net, x: Value, channels: int, kernel_size: int | Sequence[int], *, stride: int = 1,
+    padding: int | Sequence[int] | None = None, groups: int = 1, function: str = "relu", name: str = "conv",
     dilation: int = 1,
-) -> Value:
+) -> Value:  # fmt: skip
     """Convolution, batch normalisation and an activation ('' for none)."""
     with tape.scope(name):
-        x = conv(
-            tape,
-            x,
-            channels,
-            kernel_size,
-            stride=stride,
-            padding=padding,
-            groups=groups,
-            name="conv",
-            dilation=dilation,
-        )
-        x = batch_norm(tape, x, name="bn")
-        return activation(tape, function, x, inplace=tape.recipe.inplace) if function else x
+        x = tape.conv(
+            x, channels, kernel_size, stride=stride, padding=padding, groups=groups, name="conv", dilation=dilation,
+        )  # fmt: skip
+        x = tape.batch_norm(x, name="bn")
+        return tape.activation(function, x, inplace=tape.recipe.inplace) if function else x
 
 
-def classify(tape: Tape, x: Value, classes: int, *, rate: float = 0.0) -> Value:
+def classify(tape: Net, x: Value, classes: int, *, rate: float = 0.0) -> Value:
     """Global mean, dropout, one linear layer."""
     with tape.scope("classifier"):
-        x = global_pool(tape, x) if len(x.shape) > 2 else x
-        return linear(tape, dropout(tape, x, tape.recipe.rate(rate)), classes, name="fc")
+        x = tape.global_pool(x) if len(x.shape) > 2 else x
+        return tape.linear(tape.dropout(x, tape.recipe.rate(rate)), classes, name="fc")
 
 
 # ResNet and its relatives
 
 
-def resnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def resnet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     return classify(tape, resnet_stages(tape, x, config)[-1], config["num_classes"])
 
 
-def resnet_stages(tape: Tape, x: Value, config: Mapping[str, Any]) -> list[Value]:
+def resnet_stages(tape: Net, x: Value, config: Mapping[str, Any]) -> list[Value]:
     """The outputs of the four stages."""
     cifar = bool(config.get("cifar"))
     if cifar:
         x = conv_norm(tape, x, 64, 3, name="stem")
     else:
         x = conv_norm(tape, x, 64, 7, stride=2, name="stem")
-        x = pool(tape, x, 3, stride=2, padding=1)
+        x = tape.pool(x, 3, stride=2, padding=1)
     outputs = []
     for number, blocks in enumerate(config["layers"]):
         x = resnet_stage(
@@ -115,7 +79,7 @@ def resnet_stages(tape: Tape, x: Value, config: Mapping[str, Any]) -> list[Value
 
 
 def resnet_stage(
-    tape: Tape, x: Value, config: Mapping[str, Any], width: int, blocks: int, *, stride: int, name: str
+    tape: Net, x: Value, config: Mapping[str, Any], width: int, blocks: int, *, stride: int, name: str
 ) -> Value:
     def block(first: bool) -> Callable[[Value], Value]:
         def body(value: Value) -> Value:
@@ -130,7 +94,7 @@ def resnet_stage(
             return tape.repeat(blocks - 1, x, block(False))
 
 
-def residual_block(tape: Tape, x: Value, config: Mapping[str, Any], width: int, *, stride: int, project: bool) -> Value:
+def residual_block(tape: Net, x: Value, config: Mapping[str, Any], width: int, *, stride: int, project: bool) -> Value:
     basic = config.get("block", "bottleneck") == "basic"
     out_width = width if basic else 4 * width
     groups = config.get("groups", 1)
@@ -147,18 +111,18 @@ def residual_block(tape: Tape, x: Value, config: Mapping[str, Any], width: int, 
     shortcut = x
     if project and (stride != 1 or x.shape[1] != out_width):
         shortcut = conv_norm(tape, x, out_width, 1, stride=stride, padding=0, function="", name="downsample")
-    y = add(tape, y, shortcut, inplace=tape.recipe.inplace)
-    return activation(tape, "relu", y, inplace=tape.recipe.inplace)
+    y = tape.add(y, shortcut, inplace=tape.recipe.inplace)
+    return tape.activation("relu", y, inplace=tape.recipe.inplace)
 
 
-def squeeze_excite(tape: Tape, x: Value, squeezed: int, *, function: str = "relu", gate: str = "sigmoid") -> Value:
+def squeeze_excite(tape: Net, x: Value, squeezed: int, *, function: str = "relu", gate: str = "sigmoid") -> Value:
     """Scale channels by a small network of their means (Hu 2018)."""
     batch, channels = x.shape[:2]
     with tape.scope("squeeze"):
-        mean = tape.view(global_pool(tape, x), (batch, channels, 1, 1))
-        small = activation(tape, function, conv(tape, mean, squeezed, 1, bias=True, name="reduce"), inplace=True)
-        weights = activation(tape, gate, conv(tape, small, channels, 1, bias=True, name="expand"))
-        return multiply(tape, x, weights)
+        mean = tape.view(tape.global_pool(x), (batch, channels, 1, 1))
+        small = tape.activation(function, tape.conv(mean, squeezed, 1, bias=True, name="reduce"), inplace=True)
+        weights = tape.activation(gate, tape.conv(small, channels, 1, bias=True, name="expand"))
+        return tape.multiply(x, weights)
 
 
 # Plain stacks
@@ -172,52 +136,48 @@ VGG_PLANS = {
 """Channels of each convolution, 0 for a pooling layer (Simonyan 2014)."""
 
 
-def vgg(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def vgg(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     for number, channels in enumerate(VGG_PLANS[config["depth"]]):
         if channels == 0:
-            x = pool(tape, x, 2)
+            x = tape.pool(x, 2)
         elif config.get("batch_norm"):
             x = conv_norm(tape, x, channels, 3, name=f"conv{number}")
         else:
-            x = conv(tape, x, channels, 3, bias=True, name=f"conv{number}")
-            x = activation(tape, "relu", x, inplace=tape.recipe.inplace)
+            x = tape.conv(x, channels, 3, bias=True, name=f"conv{number}")
+            x = tape.activation("relu", x, inplace=tape.recipe.inplace)
     return dense_head(tape, x, (4096, 4096), config["num_classes"])
 
 
-def dense_head(tape: Tape, x: Value, widths: Sequence[int], classes: int) -> Value:
+def dense_head(tape: Net, x: Value, widths: Sequence[int], classes: int) -> Value:
     with tape.scope("classifier"):
         x = tape.view(x, (x.shape[0], math.prod(x.shape[1:])))
         for number, width in enumerate(widths):
-            x = activation(tape, "relu", linear(tape, x, width, name=f"fc{number}"), inplace=tape.recipe.inplace)
-            x = dropout(tape, x, tape.recipe.rate(0.5))
-        return linear(tape, x, classes, name="fc")
+            x = tape.activation("relu", tape.linear(x, width, name=f"fc{number}"), inplace=tape.recipe.inplace)
+            x = tape.dropout(x, tape.recipe.rate(0.5))
+        return tape.linear(x, classes, name="fc")
 
 
-def alexnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def alexnet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     plan = (
-        (64, 11, 4, 2, True),
-        (192, 5, 1, 2, True),
-        (384, 3, 1, 1, False),
-        (256, 3, 1, 1, False),
-        (256, 3, 1, 1, True),
-    )
+        (64, 11, 4, 2, True), (192, 5, 1, 2, True), (384, 3, 1, 1, False), (256, 3, 1, 1, False), (256, 3, 1, 1, True),
+    )  # fmt: skip
     for number, (channels, size, stride, padding, pooled) in enumerate(plan):
-        x = conv(tape, x, channels, size, stride=stride, padding=padding, bias=True, name=f"conv{number}")
-        x = activation(tape, "relu", x, inplace=tape.recipe.inplace)
+        x = tape.conv(x, channels, size, stride=stride, padding=padding, bias=True, name=f"conv{number}")
+        x = tape.activation("relu", x, inplace=tape.recipe.inplace)
         if pooled:
-            x = pool(tape, x, 3, stride=2)
+            x = tape.pool(x, 3, stride=2)
     return dense_head(tape, x, (4096, 4096), config["num_classes"])
 
 
-def squeezenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def squeezenet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Version 1.0 (Iandola 2016)."""
 
     def relu_conv(value: Value, channels: int, size: int, name: str, *, stride: int = 1, padding: int = 0) -> Value:
-        value = conv(tape, value, channels, size, stride=stride, padding=padding, bias=True, name=name)
-        return activation(tape, "relu", value, inplace=tape.recipe.inplace)
+        value = tape.conv(value, channels, size, stride=stride, padding=padding, bias=True, name=name)
+        return tape.activation("relu", value, inplace=tape.recipe.inplace)
 
     x = relu_conv(x, 96, 7, "stem", stride=2)
-    x = pool(tape, x, 3, stride=2, ceil=True)
+    x = tape.pool(x, 3, stride=2, ceil=True)
     for number, (squeeze, expand) in enumerate(
         ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
     ):
@@ -225,12 +185,12 @@ def squeezenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
             small = relu_conv(x, squeeze, 1, "squeeze")
             left = relu_conv(small, expand, 1, "expand1")
             right = relu_conv(small, expand, 3, "expand3", padding=1)
-            x = concat(tape, (left, right), (x.shape[0], 2 * expand, *left.shape[2:]))
+            x = tape.concat((left, right), (x.shape[0], 2 * expand, *left.shape[2:]))
         if number in (2, 6):
-            x = pool(tape, x, 3, stride=2, ceil=True)
-    x = dropout(tape, x, tape.recipe.rate(0.5))
+            x = tape.pool(x, 3, stride=2, ceil=True)
+    x = tape.dropout(x, tape.recipe.rate(0.5))
     x = relu_conv(x, config["num_classes"], 1, "classifier")
-    return global_pool(tape, x)
+    return tape.global_pool(x)
 
 
 # Mobile networks
@@ -243,19 +203,9 @@ def divisible(channels: float, divisor: int = 8) -> int:
 
 
 def inverted_residual(
-    tape: Tape,
-    x: Value,
-    channels: int,
-    *,
-    expanded: int,
-    size: int,
-    stride: int,
-    function: str,
-    squeezed: int = 0,
-    squeeze_function: str = "relu",
-    squeeze_gate: str = "sigmoid",
-    drop_path: float = 0.0,
-) -> Value:
+    tape: Net, x: Value, channels: int, *, expanded: int, size: int, stride: int, function: str, squeezed: int = 0,
+    squeeze_function: str = "relu", squeeze_gate: str = "sigmoid", drop_path: float = 0.0,
+) -> Value:  # fmt: skip
     y = x
     if expanded != x.shape[1]:
         y = conv_norm(tape, y, expanded, 1, function=function, name="expand")
@@ -266,18 +216,18 @@ def inverted_residual(
     if stride == 1 and channels == x.shape[1]:
         if drop_path and tape.recipe.trains:
             y = keep_samples(tape, y)
-        y = add(tape, y, x)
+        y = tape.add(y, x)
     return y
 
 
-def keep_samples(tape: Tape, x: Value) -> Value:
+def keep_samples(tape: Net, x: Value) -> Value:
     """Stochastic depth: whole samples are dropped, so the residual branch is multiplied by one number each."""
     noise = tape.new((x.shape[0], 1, 1, 1), x.dtype)
     tape.op("aten.bernoulli_", "random", (), (noise,), {"numel": x.shape[0]}, kernels=2, calls=3)
-    return multiply(tape, x, noise)
+    return tape.multiply(x, noise)
 
 
-def mobilenet_v1(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def mobilenet_v1(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     x = conv_norm(tape, x, 32, 3, stride=2, name="stem")
     plan = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
     for number, (channels, stride) in enumerate(plan):
@@ -287,7 +237,7 @@ def mobilenet_v1(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     return classify(tape, x, config["num_classes"])
 
 
-def mobilenet_v2(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def mobilenet_v2(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     x = conv_norm(tape, x, 32, 3, stride=2, function="relu6", name="stem")
     plan = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     for number, (ratio, channels, count, stride) in enumerate(plan):
@@ -325,7 +275,7 @@ MOBILENET_V3 = {
 """Kernel, expanded width, output width, squeeze, activation, stride (Howard 2019)."""
 
 
-def mobilenet_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def mobilenet_v3(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     plan = MOBILENET_V3[config["size"]]
     x = conv_norm(tape, x, 16, 3, stride=2, function="hardswish", name="stem")
     for number, (size, expanded, channels, squeezes, function, stride) in enumerate(plan):
@@ -335,14 +285,14 @@ def mobilenet_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
                 squeezed=divisible(expanded / 4) if squeezes else 0, squeeze_gate="hardsigmoid",
             )  # fmt: skip
     last = 6 * x.shape[1]
-    x = global_pool(tape, conv_norm(tape, x, last, 1, function="hardswish", name="last"))
+    x = tape.global_pool(conv_norm(tape, x, last, 1, function="hardswish", name="last"))
     with tape.scope("classifier"):
-        x = activation(tape, "hardswish", linear(tape, x, 1280 if config["size"] == "large" else 1024, name="hidden"))
-        x = dropout(tape, x, tape.recipe.rate(0.2))
-        return linear(tape, x, config["num_classes"], name="fc")
+        x = tape.activation("hardswish", tape.linear(x, 1280 if config["size"] == "large" else 1024, name="hidden"))
+        x = tape.dropout(x, tape.recipe.rate(0.2))
+        return tape.linear(x, config["num_classes"], name="fc")
 
 
-def efficientnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def efficientnet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Compound scaling of width and depth (Tan 2019)."""
     wide, deep = config["width"], config["depth"]
     x = conv_norm(tape, x, divisible(32 * wide), 3, stride=2, function="silu", name="stem")
@@ -371,10 +321,10 @@ def efficientnet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     return classify(tape, x, config["num_classes"], rate=config.get("dropout", 0.2))
 
 
-def shufflenet_v2(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def shufflenet_v2(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Ma 2018; channels are shuffled by a copy."""
     x = conv_norm(tape, x, 24, 3, stride=2, name="stem")
-    x = pool(tape, x, 3, stride=2, padding=1)
+    x = tape.pool(x, 3, stride=2, padding=1)
     for number, (channels, count) in enumerate(zip(config["widths"][:-1], (4, 8, 4), strict=True)):
         half = channels // 2
         for index in range(count):
@@ -387,14 +337,13 @@ def shufflenet_v2(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
                     right, stride = x, 2
                 else:
                     part = (x.shape[0], half, *x.shape[2:])
-                    left, right = split(tape, x, (part, part))
+                    left, right = tape.split(x, (part, part))
                     stride = 1
                 right = conv_norm(tape, right, half, 1, name="right1")
                 right = conv_norm(tape, right, half, 3, stride=stride, groups=half, function="", name="right_depthwise")
                 right = conv_norm(tape, right, half, 1, name="right2")
-                x = copy(
-                    tape,
-                    concat(tape, (left, right), (x.shape[0], channels, *right.shape[2:])),
+                x = tape.copy(
+                    tape.concat((left, right), (x.shape[0], channels, *right.shape[2:])),
                     function="shuffle",
                     back=True,
                 )
@@ -405,41 +354,41 @@ def shufflenet_v2(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
 # Branching networks
 
 
-def densenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def densenet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Every layer reads all before it, concatenated (Huang 2017)."""
     growth = config.get("growth", 32)
     x = conv_norm(tape, x, config.get("stem", 64), 7, stride=2, name="stem")
-    x = pool(tape, x, 3, stride=2, padding=1)
+    x = tape.pool(x, 3, stride=2, padding=1)
 
     def norm_conv(value: Value, channels: int, size: int, name: str) -> Value:
         with tape.scope(name):
-            value = activation(tape, "relu", batch_norm(tape, value), inplace=True)
-            return conv(tape, value, channels, size)
+            value = tape.activation("relu", tape.batch_norm(value), inplace=True)
+            return tape.conv(value, channels, size)
 
     for number, count in enumerate(config["layers"]):
         features = [x]
         for index in range(count):
             with tape.scope(f"block{number + 1}.layer{index + 1}"):
                 total = sum(feature.shape[1] for feature in features)
-                joined = concat(tape, features, (x.shape[0], total, *x.shape[2:]))
+                joined = tape.concat(features, (x.shape[0], total, *x.shape[2:]))
                 features.append(norm_conv(norm_conv(joined, 4 * growth, 1, "narrow"), growth, 3, "grow"))
         total = sum(feature.shape[1] for feature in features)
-        x = concat(tape, features, (x.shape[0], total, *x.shape[2:]))
+        x = tape.concat(features, (x.shape[0], total, *x.shape[2:]))
         if number < len(config["layers"]) - 1:
             x = norm_conv(x, total // 2, 1, f"transition{number + 1}")
-            x = pool(tape, x, 2, function="avg")
+            x = tape.pool(x, 2, function="avg")
     with tape.scope("norm"):
-        x = activation(tape, "relu", batch_norm(tape, x), inplace=True)
+        x = tape.activation("relu", tape.batch_norm(x), inplace=True)
     return classify(tape, x, config["num_classes"])
 
 
-def googlenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def googlenet(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Szegedy 2014 as torchvision builds it, without the auxiliary heads."""
     x = conv_norm(tape, x, 64, 7, stride=2, name="stem1")
-    x = pool(tape, x, 3, stride=2, ceil=True)
+    x = tape.pool(x, 3, stride=2, ceil=True)
     x = conv_norm(tape, x, 64, 1, name="stem2")
     x = conv_norm(tape, x, 192, 3, name="stem3")
-    x = pool(tape, x, 3, stride=2, ceil=True)
+    x = tape.pool(x, 3, stride=2, ceil=True)
     plan: tuple[tuple[int, ...], ...] = (
         (64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64), (), (192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64),
         (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128), (),
@@ -450,7 +399,7 @@ def googlenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     for number, widths in enumerate(plan):
         if not widths:
             pools += 1
-            x = pool(tape, x, 3 if pools == 1 else 2, stride=2, ceil=True)
+            x = tape.pool(x, 3 if pools == 1 else 2, stride=2, ceil=True)
             continue
         one, three_in, three, five_in, five, pooled = widths
         with tape.scope(f"inception{number}"):
@@ -458,18 +407,18 @@ def googlenet(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
                 conv_norm(tape, x, one, 1, name="one"),
                 conv_norm(tape, conv_norm(tape, x, three_in, 1, name="three_in"), three, 3, name="three"),
                 conv_norm(tape, conv_norm(tape, x, five_in, 1, name="five_in"), five, 3, name="five"),
-                conv_norm(tape, pool(tape, x, 3, stride=1, padding=1), pooled, 1, name="pooled"),
+                conv_norm(tape, tape.pool(x, 3, stride=1, padding=1), pooled, 1, name="pooled"),
             ]
             x = join(tape, branches)
     return classify(tape, x, config["num_classes"], rate=0.2)
 
 
-def join(tape: Tape, branches: Sequence[Value]) -> Value:
+def join(tape: Net, branches: Sequence[Value]) -> Value:
     first = branches[0]
-    return concat(tape, branches, (first.shape[0], sum(branch.shape[1] for branch in branches), *first.shape[2:]))
+    return tape.concat(branches, (first.shape[0], sum(branch.shape[1] for branch in branches), *first.shape[2:]))
 
 
-def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def inception_v3(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Szegedy 2015 as torchvision builds it; the auxiliary head is counted as weights and as work in training."""
 
     def cn(
@@ -478,12 +427,12 @@ def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
         return conv_norm(tape, value, channels, size, stride=stride, padding=padding, name=name)
 
     def average(value: Value) -> Value:
-        return pool(tape, value, 3, stride=1, padding=1, function="avg")
+        return tape.pool(value, 3, stride=1, padding=1, function="avg")
 
     x = cn(cn(cn(x, 32, 3, "stem1", 2), 32, 3, "stem2"), 64, 3, "stem3", 1, 1)
-    x = pool(tape, x, 3, stride=2)
+    x = tape.pool(x, 3, stride=2)
     x = cn(cn(x, 80, 1, "stem4"), 192, 3, "stem5")
-    x = pool(tape, x, 3, stride=2)
+    x = tape.pool(x, 3, stride=2)
     for index, pooled in enumerate((32, 64, 64)):
         with tape.scope(f"a{index}"):
             x = join(tape, (
@@ -493,7 +442,7 @@ def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     with tape.scope("b"):
         x = join(tape, (
             cn(x, 384, 3, "three", 2), cn(cn(cn(x, 64, 1, "double1"), 96, 3, "double2", 1, 1), 96, 3, "double3", 2),
-            pool(tape, x, 3, stride=2),
+            tape.pool(x, 3, stride=2),
         ))  # fmt: skip
     row, column = (1, 7), (7, 1)
     for index, width in enumerate((128, 160, 160, 192)):
@@ -506,8 +455,8 @@ def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     if config.get("auxiliary", True):
         tape.assume("the auxiliary classifier runs forward and backward, its loss is not added up")
         with tape.scope("auxiliary"):
-            aux = cn(cn(pool(tape, x, 5, stride=3, function="avg"), 128, 1, "conv0"), 768, 5, "conv1")
-            linear(tape, global_pool(tape, aux), config["num_classes"], name="fc")
+            aux = cn(cn(tape.pool(x, 5, stride=3, function="avg"), 128, 1, "conv0"), 768, 5, "conv1")
+            tape.linear(tape.global_pool(aux), config["num_classes"], name="fc")
     with tape.scope("d"):
         seven = cn(cn(cn(x, 192, 1, "seven1"), 192, row, "seven2", 1, (0, 3)), 192, column, "seven3", 1, (3, 0))
         x = join(
@@ -515,7 +464,7 @@ def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
             (
                 cn(cn(x, 192, 1, "three1"), 320, 3, "three2", 2),
                 cn(seven, 192, 3, "seven4", 2),
-                pool(tape, x, 3, stride=2),
+                tape.pool(x, 3, stride=2),
             ),
         )
     for index in range(2):
@@ -530,60 +479,51 @@ def inception_v3(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
     return classify(tape, x, config["num_classes"], rate=0.5)
 
 
-def convnext(tape: Tape, x: Value, config: Mapping[str, Any]) -> Value:
+def convnext(tape: Net, x: Value, config: Mapping[str, Any]) -> Value:
     """Liu 2022: depthwise 7x7, norm and MLP in channels-last order, layer scale, stochastic depth."""
     widths = config["widths"]
-    x = conv(tape, x, widths[0], 4, stride=4, padding=0, bias=True, name="stem")
+    x = tape.conv(x, widths[0], 4, stride=4, padding=0, bias=True, name="stem")
     x = norm_channels(tape, x, "stem_norm")
 
     def block(value: Value) -> Value:
         batch, width, *size = value.shape
-        y = conv(tape, value, width, 7, groups=width, bias=True, name="depthwise")
-        rows = tape.view(copy(tape, y), (batch * math.prod(size), width))
-        rows = layer_norm(tape, rows)
-        rows = activation(tape, "gelu", linear(tape, rows, 4 * width, name="up"))
-        rows = linear(tape, rows, width, name="down")
-        scaled = multiply(tape, rows, tape.parameter("layer_scale", (width,)))
+        y = tape.conv(value, width, 7, groups=width, bias=True, name="depthwise")
+        rows = tape.view(tape.copy(y), (batch * math.prod(size), width))
+        rows = tape.layer_norm(rows)
+        rows = tape.activation("gelu", tape.linear(rows, 4 * width, name="up"))
+        rows = tape.linear(rows, width, name="down")
+        scaled = tape.multiply(rows, tape.parameter("layer_scale", (width,)))
         y = tape.view(scaled, value.shape)
-        return add(tape, keep_samples(tape, y) if tape.recipe.trains else y, value)
+        return tape.add(keep_samples(tape, y) if tape.recipe.trains else y, value)
 
     for number, (width, count) in enumerate(zip(widths, config["depths"], strict=True)):
         with tape.scope(f"stage{number + 1}"):
             if number:
                 x = norm_channels(tape, x, "norm")
-                x = conv(tape, x, width, 2, stride=2, padding=0, bias=True, name="downsample")
+                x = tape.conv(x, width, 2, stride=2, padding=0, bias=True, name="downsample")
             x = stable(tape, x)
             with tape.scope("blocks"):
                 x = tape.repeat(count, x, block)
-    x = global_pool(tape, x)
-    x = layer_norm(tape, x)
+    x = tape.global_pool(x)
+    x = tape.layer_norm(x)
     return classify(tape, x, config["num_classes"])
 
 
-def stable(tape: Tape, x: Value) -> Value:
+def stable(tape: Net, x: Value) -> Value:
     """Under autocast a residual stream whose scale is fp32 becomes fp32 with its first block."""
     return tape.cast(x, "fp32") if tape.numbers.autocast else x
 
 
-def norm_channels(tape: Tape, x: Value, name: str) -> Value:
+def norm_channels(tape: Net, x: Value, name: str) -> Value:
     """Layer norm over channels: a copy to channels-last order and a view back."""
     batch, width, *size = x.shape
-    rows = tape.view(copy(tape, x, back=True), (batch * math.prod(size), width))
-    return tape.view(layer_norm(tape, rows, name=name), x.shape)
+    rows = tape.view(tape.copy(x, back=True), (batch * math.prod(size), width))
+    return tape.view(tape.layer_norm(rows, name=name), x.shape)
 
 
 NETWORKS: dict[str, Network] = {
-    "resnet": resnet,
-    "vgg": vgg,
-    "alexnet": alexnet,
-    "squeezenet": squeezenet,
-    "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2,
-    "mobilenet_v3": mobilenet_v3,
-    "efficientnet": efficientnet,
-    "shufflenet_v2": shufflenet_v2,
-    "densenet": densenet,
-    "googlenet": googlenet,
-    "inception_v3": inception_v3,
+    "resnet": resnet, "vgg": vgg, "alexnet": alexnet, "squeezenet": squeezenet, "mobilenet_v1": mobilenet_v1,
+    "mobilenet_v2": mobilenet_v2, "mobilenet_v3": mobilenet_v3, "efficientnet": efficientnet,
+    "shufflenet_v2": shufflenet_v2, "densenet": densenet, "googlenet": googlenet, "inception_v3": inception_v3,
     "convnext": convnext,
-}
+}  # fmt: skip

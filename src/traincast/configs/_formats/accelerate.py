@@ -25,15 +25,21 @@ def _read(draft: Draft) -> None:
         _read_megatron(draft)
     else:
         draft.assume("parallelism.zero", 0, f"distributed_type {kind} shards nothing")
-    for axis, name in (("tp", "tensor"), ("cp", "context")):
-        draft.take(f"parallelism.{name}", f"parallelism_config.parallelism_config_{axis}_size", least=1)
-    shard = keys.whole("parallelism_config.parallelism_config_dp_shard_size")
-    replicate = keys.whole("parallelism_config.parallelism_config_dp_replicate_size")
-    if shard and shard > 1 and replicate and replicate > 1:
-        draft.put("parallelism.shard", shard, "parallelism_config_dp_shard_size")
+    _read_axes(draft)
     if keys.word("dynamo_config.dynamo_backend") not in (None, "NO", "no"):
         draft.put("job.compiled", True, "dynamo_config.dynamo_backend")
     draft.assume("job.stack", "hf-trainer", "Accelerate runs it")
+
+
+def _read_axes(draft: Draft) -> None:
+    table = "parallelism_config.parallelism_config_"
+    for axis, name in (("tp", "tensor"), ("cp", "context")):
+        draft.take(f"parallelism.{name}", f"{table}{axis}_size", least=1)
+    if (draft.take("parallelism.context", f"{table}sp_size", least=2) or 1) > 1:
+        draft.put("parallelism.context_method", "ulysses", f"{table}sp_size")
+    shard, replicate = (draft.keys.whole(f"{table}dp_{way}_size") for way in ("shard", "replicate"))
+    if shard and shard > 1 and replicate and replicate > 1:
+        draft.put("parallelism.shard", shard, f"{table}dp_shard_size")
 
 
 def _read_deepspeed(draft: Draft) -> None:

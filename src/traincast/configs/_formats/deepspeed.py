@@ -39,7 +39,8 @@ def _read(draft: Draft) -> None:
         draft.put("parallelism.shard", shard, "zero_optimization.mics_shard_size")
     draft.take("parallelism.tensor", "tensor_parallel.autotp_size", "tensor_parallel.tp_size", least=1)
     draft.take("parallelism.pipeline", "pipeline.stages", least=1)
-    draft.take("parallelism.context", "sequence_parallel_size", least=1)
+    if (draft.take("parallelism.context", "sequence_parallel_size", least=1) or 1) > 1:
+        draft.put("parallelism.context_method", "ulysses", "sequence_parallel_size")
     draft.translate("parallelism.reduce_dtype", _DTYPES, "communication_data_type")
     draft.translate("workload.gradient_dtype", _DTYPES, "data_types.grad_accum_dtype")
     read_optimizer(draft, "optimizer.type")

@@ -1,13 +1,10 @@
 """TrainingArguments as Hugging Face's Trainer saves them (json), or as a script is given them."""
 
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     read_launcher,
     read_model,
     read_trainer,
-    write_deepspeed_name,
-    write_model,
-    write_trainer,
 )
 
 
@@ -16,26 +13,6 @@ def _read(draft: Draft) -> None:
     read_model(draft, "model_name_or_path")
     draft.take("workload.seq", "block_size", "max_seq_length", least=1)
     read_trainer(draft)
-
-
-def _write(sheet: Sheet) -> None:
-    write_model(sheet, "model_name_or_path")
-    # The language-modelling scripts of transformers take the length and a model's format beside TrainingArguments.
-    sheet.copy("workload.seq", "block_size")
-    write_trainer(sheet)
-    write_sharding(sheet)
-
-
-def write_sharding(sheet: Sheet) -> None:
-    """ZeRO as FSDP, the way that needs no second file."""
-    if write_deepspeed_name(sheet, "ds_z"):
-        return
-    zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (0, 2, 3):
-        sheet.told.add("parallelism.zero")
-    if zero in (2, 3):
-        offload = sheet.get("parallelism.offload_optimizer")
-        sheet.put("fsdp", f"{'full_shard' if zero == 3 else 'shard_grad_op'} auto_wrap{' offload' if offload else ''}")
 
 
 HF_TRAINER = ConfigFormat(
@@ -48,7 +25,6 @@ HF_TRAINER = ConfigFormat(
               "lr_scheduler_type", "adam_beta1",
              "save_strategy", "half_precision_backend"),
     read=_read,
-    write=_write,
     harmless=("do_predict", "prediction_loss_only", "eval_", "greater_is_better", "label_names", "remove_unused_columns", "hub",
               "logging", "dataloader_", "past_index", "skip_memory_metrics", "use_legacy_prediction_loop", "include_",
               "ignore_data_skip", "group_by_length", "length_column_name", "per_device_eval_batch_size", "auto_find_batch_size",

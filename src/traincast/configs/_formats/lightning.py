@@ -1,7 +1,7 @@
 """Lightning CLI's yaml: the trainer, its strategy and precision, and the batch of its data module."""
 
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer, write_model
+from traincast.configs._nouns import ConfigFormat, Draft
+from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer
 
 _PRECISIONS = {
     "bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16-pure", "32-true": "fp32", "32": "fp32",
@@ -96,51 +96,6 @@ def _read_strategy(draft: Draft) -> None:
         draft.unmapped["trainer.strategy"] = f"{name!r} is not known"
 
 
-def _write(sheet: Sheet) -> None:
-    sheet.put("trainer.accelerator", "gpu")
-    sheet.put("trainer.devices", sheet.get("cluster.devices_per_node", 1))
-    sheet.put("trainer.num_nodes", sheet.get("cluster.nodes", 1))
-    tensor, zero = sheet.get("parallelism.tensor", 1), sheet.fields.get("parallelism.zero", 0)
-    root = "lightning.pytorch.strategies"
-    if tensor > 1:
-        data = sheet.get("parallelism.data", 1)
-        sheet.put("trainer.strategy", {"class_path": f"{root}.ModelParallelStrategy",
-                                       "init_args": {"tensor_parallel_size": tensor, "data_parallel_size": data}})  # fmt: skip
-        if data == 1 or zero == 3:
-            sheet.told.add("parallelism.zero")
-        else:
-            sheet.lost.add("zero")
-    elif zero == 0:
-        sheet.told.add("parallelism.zero")
-        sheet.put("trainer.strategy", "ddp" if sheet.fields.get("devices", 1) > 1 else "auto")
-    elif zero == 1 or sheet.fields.get("parallelism.offload_optimizer"):
-        sheet.told.add("parallelism.zero")
-        options = {"stage": zero, "offload_optimizer": bool(sheet.get("parallelism.offload_optimizer"))}
-        sheet.put("trainer.strategy", {"class_path": f"{root}.DeepSpeedStrategy", "init_args": options})
-    else:
-        sheet.told.add("parallelism.zero")
-        sheet.put("trainer.strategy", {"class_path": f"{root}.FSDPStrategy", "init_args": {
-            "sharding_strategy": "FULL_SHARD" if zero == 3 else "SHARD_GRAD_OP",
-            "activation_checkpointing": sheet.fields.get("parallelism.recompute") == "full"}})  # fmt: skip
-        if sheet.fields.get("parallelism.recompute") == "full":
-            sheet.told.add("parallelism.recompute")
-    words = {"bf16-amp": "bf16-mixed", "bf16": "bf16-mixed", "fp16-amp": "16-mixed", "fp16": "16-mixed", "bf16-pure": "bf16-true",
-             "fp32": "32-true", "fp8": "transformer-engine"}  # fmt: skip
-    sheet.translate("workload.precision", words, "trainer.precision")
-    sheet.copy("parallelism.micro_batches", "trainer.accumulate_grad_batches")
-    sheet.copy("job.steps", "trainer.max_steps")
-    sheet.copy("job.epochs", "trainer.max_epochs")
-    sheet.copy("job.evaluation_every_steps", "trainer.val_check_interval")
-    write_model(sheet, "model.init_args.model_name_or_path")
-    sheet.put("data.init_args.batch_size", sheet.get("workload.batch"))
-    sheet.put("data.init_args.max_length", sheet.get("workload.seq"))
-    sheet.translate(
-        "workload.optimizer",
-        {"adamw": "torch.optim.AdamW", "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam"},
-        "optimizer.class_path",
-    )
-
-
 LIGHTNING = ConfigFormat(
     name="lightning",
     title="Lightning CLI",
@@ -149,7 +104,6 @@ LIGHTNING = ConfigFormat(
              "data.class_path",
              "trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.strategy."),
     read=_read,
-    write=_write,
     harmless=("trainer.", "seed_everything", "ckpt_path", "data.", "optimizer.init_args", "lr_scheduler.", "model.init_args"),
     nodes_by_launcher=False,
 )  # fmt: skip

@@ -1,16 +1,11 @@
 """LitGPT's yaml: full, LoRA and QLoRA fine-tuning and pretraining."""
 
-from traincast.configs._models import publish_name
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import read_launcher, read_model, read_optimizer, world_of
 
 _ADAPTED = {
-    "lora_query": "query",
-    "lora_key": "key",
-    "lora_value": "value",
-    "lora_projection": "output",
-    "lora_mlp": "mlp",
-}
+    "lora_query": "query", "lora_key": "key", "lora_value": "value", "lora_projection": "output", "lora_mlp": "mlp",
+}  # fmt: skip
 
 
 def _read(draft: Draft) -> None:
@@ -79,60 +74,6 @@ def _read_precision(draft: Draft, *, several: bool) -> None:
         )
 
 
-def _write(sheet: Sheet) -> None:
-    source = publish_name(str(sheet.get("source", "")))
-    sheet.put("checkpoint_dir", f"checkpoints/{source}")
-    precision = str(sheet.get("workload.precision", "bf16"))
-    words = {
-        "bf16-pure": "bf16-true",
-        "bf16": "bf16-true",
-        "bf16-amp": "bf16-mixed",
-        "fp16-amp": "16-mixed",
-        "fp32": "32-true",
-    }
-    sheet.put("precision", words.get(precision, precision))
-    if sheet.fields.get("workload.frozen_dtype"):
-        sheet.translate(
-            "workload.frozen_dtype",
-            {"fp4": "bnb.nf4", "nf4": "bnb.nf4", "nf4-dq": "bnb.nf4-dq", "int8": "bnb.int8-training"},
-            "quantize",
-        )
-    sheet.put("devices", sheet.get("cluster.devices_per_node", 1))
-    sheet.put("num_nodes", sheet.get("cluster.nodes", 1))
-    rank = sheet.get("workload.adapter_rank")
-    if rank:
-        sheet.put("lora_r", rank)
-        targets = str(sheet.get("workload.adapter_targets", "query,value"))
-        targets = {"all": "query,key,value,output,mlp", "attention": "query,key,value,output"}.get(targets, targets)
-        chosen = targets.split(",")
-        for key, ours in _ADAPTED.items():
-            sheet.put(key, ours in chosen or (ours == "mlp" and "gate" in chosen))
-    sheet.copy("job.checkpoint_every_steps", "train.save_interval")
-    sheet.copy("job.global_batch", "train.global_batch_size")
-    sheet.copy("workload.batch", "train.micro_batch_size")
-    sheet.told.add("parallelism.micro_batches")
-    sheet.copy("job.epochs", "train.epochs")
-    sheet.copy("job.tokens", "train.max_tokens")
-    sheet.copy("job.steps", "train.max_steps")
-    sheet.copy("workload.seq", "train.max_seq_length")
-    sheet.copy("job.evaluation_every_steps", "eval.interval")
-    sheet.translate(
-        "workload.optimizer",
-        {"adamw": "torch.optim.AdamW", "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam"},
-        "optimizer.class_path",
-    )
-    sharded = sheet.fields.get("devices", 1) > 1
-    if sheet.fields.get("parallelism.zero", 0) == (3 if sharded else 0):
-        sheet.told.add("parallelism.zero")
-    elif sharded:
-        sheet.lost.add("zero")
-    # Its sharded training always runs its layers again.
-    if sharded and sheet.fields.get("parallelism.recompute") == "full":
-        sheet.told.add("parallelism.recompute")
-    elif sharded:
-        sheet.lost.add("recompute")
-
-
 LITGPT = ConfigFormat(
     name="litgpt",
     title="LitGPT",
@@ -141,7 +82,6 @@ LITGPT = ConfigFormat(
              "train.max_seq_length", "initial_checkpoint_dir", "train.save_interval"),
     read=_read,
     sure="checkpoint_dir",
-    write=_write,
     harmless=("data", "train.", "eval.", "optimizer.init_args", "out_dir", "access_token", "logger_name",
               "model_config", "tokenizer_dir"),
     nodes_by_launcher=False,

@@ -1,16 +1,12 @@
 """LLaMA-Factory's yaml or command: TrainingArguments with a stage, a kind of fine-tuning and a cut-off length."""
 
-from traincast.configs._formats.hf_trainer import write_sharding
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     ATTENTIONS,
     read_adapter,
     read_launcher,
     read_model,
     read_trainer,
-    write_model,
-    write_modules,
-    write_trainer,
 )
 
 
@@ -71,33 +67,6 @@ def _read(draft: Draft) -> None:
 _STAGES = {"dpo": "dpo", "kto": "kto", "rm": "reward", "ppo": "ppo"}
 
 
-def _write(sheet: Sheet) -> None:
-    write_model(sheet, "model_name_or_path")
-    words = {"dpo": "dpo", "ipo": "dpo", "orpo": "dpo", "simpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
-    regime = sheet.get("job.regime")
-    sheet.put("stage", words.get(str(regime), "sft"))
-    if regime in ("ipo", "orpo", "simpo"):
-        sheet.put("pref_loss", regime)
-    sheet.put("do_train", True)
-    rank = sheet.get("workload.adapter_rank")
-    sheet.put("finetuning_type", "lora" if rank else "full")
-    if rank:
-        sheet.put("lora_rank", rank)
-        modules = write_modules(sheet)
-        sheet.put("lora_target", "all" if modules in ("all-linear", None) else ",".join(modules))
-    sheet.translate("workload.frozen_dtype", {"fp4": 4, "nf4": 4, "nf4-dq": 4, "int8": 8}, "quantization_bit")
-    sheet.copy("workload.seq", "cutoff_len")
-    write_trainer(sheet)
-    write_sharding(sheet)
-    if "gradient_checkpointing" in sheet.tree:
-        sheet.put("disable_gradient_checkpointing", not sheet.tree.pop("gradient_checkpointing"))
-    if sheet.fields.get("workload.precision") == "bf16-pure":
-        sheet.put("pure_bf16", True)
-    sheet.translate(
-        "workload.attention", {"eager": "disabled", "flash": "sdpa", "flash-2": "fa2", "flash-3": "fa3"}, "flash_attn"
-    )
-
-
 LLAMA_FACTORY = ConfigFormat(
     name="llama-factory",
     title="LLaMA-Factory",
@@ -109,7 +78,6 @@ LLAMA_FACTORY = ConfigFormat(
              "dist_config.", "quantization_bit"),
     read=_read,
     sure="finetuning_type",
-    write=_write,
     harmless=("dataset", "max_samples", "preprocessing_", "dataloader_", "overwrite_cache", "val_size", "eval_", "sample_backend",
               "per_device_eval_batch_size", "max_new_tokens", "train_dataset", "model_class", "quantization_method",
               "bnb_config", "ray_", "resources_per_worker", "placement_strategy", "kernel_config", "save_steps"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from traincast.configs._models import find_model, find_sizes
-from traincast.configs._nouns import LOOSE, ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import LOOSE, ConfigFormat, Draft
 from traincast.configs._trainer import read_launcher, read_optimizer
 
 _REMAT = {
@@ -152,56 +152,6 @@ def _read_precision(draft: Draft) -> None:
         draft.put("workload.precision", "fp32", "dtype")
 
 
-def _write(sheet: Sheet) -> None:
-    source = str(sheet.get("source", ""))
-    sheet.put("base_config", "base.yml")
-    sheet.put("model_name", source.replace("llama-", "llama").replace("gemma-", "gemma").removeprefix("hf:"))
-    inner = 1
-    for axis in ("tensor", "context", "pipeline"):
-        inner *= sheet.get(f"parallelism.{axis}", 1)
-    batch = sheet.get("workload.batch")
-    if batch is not None:
-        sheet.put("per_device_batch_size", batch / inner if batch % inner else batch // inner)
-    sheet.copy("workload.seq", "max_target_length")
-    sheet.copy("job.steps", "steps")
-    sheet.copy("parallelism.micro_batches", "gradient_accumulation_steps")
-    for axis in ("tensor", "pipeline", "context", "expert"):
-        sheet.put(f"ici_{axis}_parallelism", sheet.get(f"parallelism.{axis}", 1))
-    data, shard = sheet.get("parallelism.data", 1), sheet.get("parallelism.shard")
-    expert, zero = sheet.get("parallelism.expert", 1), sheet.fields.get("parallelism.zero", 0)
-    replicas = max(1, data // expert)
-    context = sheet.get("parallelism.context", 1)
-    if zero == 3 or (zero == 0 and context == 1):
-        sheet.told.add("parallelism.zero")
-    elif zero == 0:
-        sheet.lost.add("zero")
-    shards = 1 if zero == 0 else replicas if shard is None else max(1, shard // context)
-    sheet.put("ici_data_parallelism", replicas // shards)
-    sheet.put("ici_fsdp_parallelism", shards)
-    sheet.put("dcn_data_parallelism", 1)
-    sheet.translate(
-        "parallelism.recompute",
-        {"full": "full", "none": "minimal", "selective": "minimal_with_context"},
-        "remat_policy",
-    )
-    precision = str(sheet.get("workload.precision", "bf16"))
-    sheet.put("dtype", "float32" if precision == "fp32" else "bfloat16")
-    sheet.put("weight_dtype", "bfloat16" if precision == "bf16-pure" else "float32")
-    if precision.startswith("fp8"):
-        sheet.put("quantization", "fp8")
-    sheet.translate(
-        "workload.optimizer", {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "adam": "adam_pax"}, "opt_type"
-    )
-    sheet.translate(
-        "workload.attention", {"flash": "flash", "cudnn": "cudnn_flash_te", "eager": "dot_product"}, "attention"
-    )
-    if sheet.get("job.checkpoint_every_steps"):
-        sheet.put("enable_checkpointing", True)
-        sheet.copy("job.checkpoint_every_steps", "checkpoint_period")
-    if sheet.get("parallelism.offload_optimizer"):
-        sheet.put("optimizer_memory_host_offload", True)
-
-
 MAXTEXT = ConfigFormat(
     name="maxtext",
     title="MaxText",
@@ -209,7 +159,6 @@ MAXTEXT = ConfigFormat(
     telling=("per_device_batch_size", "max_target_length", "remat_policy", "ici_fsdp_parallelism", "base_emb_dim", "base_config",
              "base_num_decoder_layers", "model_name", "enable_checkpointing", "ici_tensor_parallelism"),
     read=_read,
-    write=_write,
     harmless=("base_config", "hardware", "dataset_type", "reuse_example_batch", "use_iota_embed",
               "max_segments_per_seq", "gcs_metrics",
               "base_output_directory", "mlp_activations", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",

@@ -29,6 +29,7 @@ def _read(draft: Draft) -> None:
     draft.take("parallelism.tensor", "tensor_model_parallel_size", least=1)
     draft.take("parallelism.pipeline", "pipeline_model_parallel_size", least=1)
     draft.take("parallelism.context", "context_parallel_size", least=1)
+    draft.translate("parallelism.context_method", EXCHANGES, "cp_comm_type")
     draft.take("parallelism.expert", "expert_model_parallel_size", least=1)
     draft.take("parallelism.expert_tensor", "expert_tensor_parallel_size", least=1)
     draft.take("parallelism.expert_capacity", "moe_expert_capacity_factor")
@@ -232,11 +233,17 @@ def _write(sheet: Sheet) -> None:
         sheet.put("eval_iters", round(samples / each))
 
 
+EXCHANGES = {"p2p": "ring", "all_gather": "ring", "a2a": "ulysses"}
+"""Transformer Engine's words for how context parallel ranks exchange what attention needs."""
+
+
 def write_degrees(sheet: Sheet, prefix: str = "") -> None:
     """Degrees under the names that Megatron-LM and what is built on it share."""
     for axis, key in (("tensor", "tensor_model_parallel_size"), ("pipeline", "pipeline_model_parallel_size"),
                       ("context", "context_parallel_size"), ("expert", "expert_model_parallel_size")):  # fmt: skip
         sheet.put(f"{prefix}{key}", sheet.get(f"parallelism.{axis}", 1))
+    if sheet.get("parallelism.context_method") == "ulysses":
+        sheet.put(f"{prefix}cp_comm_type", "a2a")
     if sheet.get("parallelism.expert_tensor") is not None:
         sheet.copy("parallelism.expert_tensor", f"{prefix}expert_tensor_parallel_size")
     if sheet.get("parallelism.sequence_parallel") or prefix:

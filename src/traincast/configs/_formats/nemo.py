@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from traincast.configs._formats.megatron import write_degrees
 from traincast.configs._models import find_config_class, find_model, find_sizes
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import read_launcher, read_model, read_optimizer
 
 _PRECISIONS = {"bf16": "bf16", "bf16_mixed": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16", "fp16_mixed": "fp16",
@@ -154,46 +153,6 @@ def _read_rest(draft: Draft) -> None:
             draft.put("job.cuda_graphs", True, key)
 
 
-def _write(sheet: Sheet) -> None:
-    spelt = {"n_layers": "num_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "kv_heads": "num_query_groups",
-             "ffn": "ffn_hidden_size", "vocab": "vocab_size"}  # fmt: skip
-    for name, key in spelt.items():
-        sheet.put(f"model.{key}", sheet.fields.get(f"shape.{name}"))
-    if sheet.fields.get("shape.gated"):
-        sheet.put("model.gated_linear_unit", True)
-    sheet.told.add("source")
-    write_degrees(sheet, "model.")
-    sheet.copy("workload.seq", "model.seq_length")
-    sheet.copy("workload.seq", "dataset.seq_length")
-    sheet.copy("job.steps", "train.train_iters")
-    sheet.copy("job.global_batch", "train.global_batch_size")
-    sheet.copy("workload.batch", "train.micro_batch_size")
-    sheet.told.add("parallelism.micro_batches")
-    sheet.copy("job.evaluation_every_steps", "train.eval_interval")
-    sheet.translate("parallelism.recompute", {"full": "full", "selective": "selective"}, "model.recompute_granularity")
-    zero = sheet.get("parallelism.zero", 0)
-    sheet.put("ddp.use_distributed_optimizer", zero > 0)
-    if zero > 1:
-        sheet.put("ddp.use_megatron_fsdp", True)
-        sheet.put("ddp.data_parallel_sharding_strategy", "optim_grads" if zero == 2 else "optim_grads_params")
-    if sheet.fields.get("parallelism.reduce_dtype") == "fp32":
-        sheet.put("ddp.grad_reduce_in_fp32", True)
-    if sheet.get("parallelism.async_tensor"):
-        sheet.put("comm_overlap.tp_comm_overlap", True)
-    if sheet.fields.get("parallelism.overlap") is not None:
-        sheet.copy("parallelism.overlap", "ddp.overlap_grad_reduce")
-    sheet.translate(
-        "workload.optimizer", {"adam": "adam", "adamw": "adam", "sgd": "sgd", "muon": "muon"}, "optimizer.optimizer"
-    )
-    sheet.copy("job.checkpoint_every_steps", "checkpoint.save_interval")
-    precision = str(sheet.get("workload.precision", "fp32"))
-    if precision.startswith("fp8"):
-        sheet.put("mixed_precision", {"_target_": "bf16_mixed", "fp8": "hybrid"})
-    else:
-        sheet.put("mixed_precision", {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}.get(precision[:4], "32-true"))
-    sheet.copy("workload.adapter_rank", "peft.dim")
-
-
 NEMO = ConfigFormat(
     name="nemo",
     title="NeMo and Megatron-Bridge",
@@ -203,7 +162,6 @@ NEMO = ConfigFormat(
              "model.pipeline_model_parallel_size", "trainer.strategy.tensor_model_parallel_size", "model.optim.", "recipe",
              "model.micro_batch_size", "trainer.strategy.ddp."),
     read=_read,
-    write=_write,
     harmless=("_target_", "logger.", "log.", "scheduler.", "dataset.", "tokenizer.", "exp_manager.", "checkpoint.",
               "rng.", "resume.",
               "trainer.callbacks", "trainer.accelerator", "trainer.log", "trainer.limit_", "trainer.val_check_interval",

@@ -1,15 +1,13 @@
 """OpenRLHF's commands: fine-tuning, reward models and PPO on DeepSpeed, in the spelling with dots and the older one without."""
 
-from traincast.configs._models import find_model, publish_name
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._models import find_model
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     ATTENTIONS,
-    MODULES,
     read_adapter,
     read_launcher,
     read_lengths,
     read_model,
-    write_lengths,
 )
 
 
@@ -98,77 +96,6 @@ def _read_rounds(draft: Draft) -> None:
 
 
 _NAMES = {"ppo": "gae", "grpo": "group_norm", "rloo": "rloo"}
-_SCRIPTS = {"dpo": "train_dpo", "reward": "train_rm", "kto": "train_kto"}
-
-
-def _write_rounds(sheet: Sheet) -> None:
-    tree = sheet.tree
-    sheet.program = "python3 -m openrlhf.cli.train_ppo_ray"
-    regime = sheet.get("job.regime")
-    tree["algo.advantage.estimator"] = _NAMES[regime]
-    tree["actor.num_nodes"], tree["actor.num_gpus_per_node"] = (
-        sheet.get("cluster.nodes", 1),
-        sheet.get("cluster.devices_per_node", 1),
-    )
-    group = sheet.get("job.group_size") or (1 if regime == "ppo" else 8)
-    tree["rollout.batch_size"] = sheet.get("job.prompts") or max(1, sheet.get("job.global_batch") // group)
-    tree["rollout.n_samples_per_prompt"] = group
-    limits = Sheet(fields=sheet.fields)
-    write_lengths(limits, "prompt_max_len", "generate_max_len")
-    sheet.told |= limits.told
-    tree.update(limits.tree)
-    each, apart = sheet.get("job.rollout_tp") or 1, sheet.get("job.rollout_gpus") or 0
-    tree["vllm.num_engines"] = max(1, (apart or sheet.fields.get("devices", 1)) // each)
-    tree["vllm.tensor_parallel_size"] = each
-    tree["train.colocate_all"] = not apart
-    tree["train.async_enable"] = bool(sheet.get("job.rollout_lag"))
-    tree["vllm.gpu_memory_utilization"] = sheet.get("job.rollout_memory")
-    tree["ds.enable_sleep"] = bool(sheet.get("job.rollout_offload"))
-    if sheet.get("job.reference") == "none":
-        tree["algo.kl.init_coef"] = 0
-    judge = sheet.get("job.reward_model")
-    tree["reward.model_name_or_path"] = publish_name(judge) if judge else None
-    epochs = sheet.get("job.rollout_epochs")
-    tree["train.max_epochs"] = epochs
-
-
-def _write(sheet: Sheet) -> None:
-    regime = sheet.fields.get("job.regime")
-    sheet.program = "deepspeed --module openrlhf.cli.train_sft"
-    if regime in _NAMES:
-        _write_rounds(sheet)
-    elif regime in _SCRIPTS:
-        sheet.told.add("job.regime")
-        sheet.program = f"deepspeed --module openrlhf.cli.{_SCRIPTS[regime]}"
-    source = sheet.get("source")
-    sheet.tree["actor.model_name_or_path"] = publish_name(str(source or ""))
-    pairs = {"data.max_len": "workload.seq", "train.batch_size": "job.global_batch", "train.micro_batch_size": "workload.batch",
-             "train.max_epochs": "job.epochs", "ckpt.save_steps": "job.checkpoint_every_steps",
-             "eval.steps": "job.evaluation_every_steps"}  # fmt: skip
-    for key, name in pairs.items():
-        value = sheet.get(name)
-        if value is not None:
-            sheet.tree[key] = value
-    sheet.told.add("parallelism.micro_batches")
-    sheet.tree["ds.zero_stage"] = sheet.get("parallelism.zero", 0)
-    precision = str(sheet.get("workload.precision", ""))
-    if precision.startswith(("bf16", "fp16")):
-        sheet.tree["ds.param_dtype"] = precision[:4]
-    if sheet.fields.get("parallelism.recompute") == "full":
-        sheet.told.add("parallelism.recompute")
-        sheet.tree["actor.gradient_checkpointing_enable"] = True
-    if sheet.get("parallelism.offload_optimizer"):
-        sheet.tree["ds.adam_offload"] = True
-    for axis, key in (("context", "ds.ring_attn_size"), ("tensor", "ds.tensor_parallel_size")):
-        if sheet.get(f"parallelism.{axis}", 1) > 1:
-            sheet.tree[key] = sheet.get(f"parallelism.{axis}")
-    if sheet.get("workload.adapter_rank"):
-        sheet.tree["lora.rank"] = sheet.get("workload.adapter_rank")
-        targets = str(sheet.get("workload.adapter_targets", "all"))
-        names = {ours: theirs for theirs, ours in reversed(list(MODULES.items()))}
-        sheet.tree["lora.target_modules"] = (
-            "all-linear" if targets == "all" else [names.get(word, word) for word in targets.split(",")]
-        )
 
 
 OPENRLHF = ConfigFormat(
@@ -178,7 +105,6 @@ OPENRLHF = ConfigFormat(
     telling=("train.batch_size", "train.micro_batch_size", "actor.", "ds.zero_stage", "micro_train_batch_size", "zero_stage",
              "ds.param_dtype", "data.max_len", "micro_rollout_batch_size"),
     read=_read,
-    write=_write,
     harmless=("algo.", "adam.", "actor.adam.", "critic.adam.", "data.", "ckpt.", "eval.", "chosen_", "rejected_",
               "input_", "output_",
               "apply_chat_template", "actor_learning_rate", "critic_learning_rate", "normalize_reward",

@@ -1,8 +1,6 @@
 """torchtitan's toml and its registry in Python: model flavour, degrees of parallelism, activation checkpointing, float8."""
 
-from typing import Any
-
-from traincast.configs._models import find_model, publish_name
+from traincast.configs._models import find_model
 from traincast.configs._nouns import LOOSE, ConfigFormat, Draft, Sheet
 from traincast.configs._trainer import read_launcher, read_optimizer
 
@@ -19,6 +17,8 @@ _HARMLESS = ("job.", "profiling.", "metrics.", "lr_scheduler.", "training.datase
              "activation_checkpoint.preserve_rng_state", "model_spec.attn_backend")  # fmt: skip
 _CONVERTERS = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
 """What the classes that convert layers in the registry begin with."""
+_LINEAR = "quantize.linear."
+"""How releases of today begin the names of converters of linear layers."""
 _FLAVORS = {"deepseek-v3": ("deepseek_v3", "671B")}
 """Models whose name in the catalogue does not end in torchtitan's flavour."""
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
@@ -205,10 +205,15 @@ def _read_batch(draft: Draft) -> None:
         draft.unmapped["parallelism.pipeline_parallel_schedule"] = f"{word!r} is not known"
 
 
-def _read_precision(draft: Draft) -> None:
+def _read_converters(draft: Draft) -> list[str]:
     keys = draft.keys
     converters = keys.take("model.converters")
-    listed = converters if isinstance(converters, list) else [converters]
+    listed = [
+        str(word).removeprefix(_LINEAR) for word in (converters if isinstance(converters, list) else [converters])
+    ]
+    for word in listed:
+        if word not in ("None", *_CONVERTERS.values()):
+            draft.unmapped[f"model.converters = {word}"] = "is not known"
     made = sorted({key.split(".")[2] for key in keys.under("model_spec.converters") if key.count(".") > 1})
     listed += [word for name in made for start, word in _CONVERTERS.items() if name.startswith(start)]
     for name in made:
@@ -216,8 +221,15 @@ def _read_precision(draft: Draft) -> None:
             draft.take("workload.adapter_rank", f"model_spec.converters.{name}.rank", least=1)
         elif not name.startswith(tuple(_CONVERTERS)):
             draft.unmapped[f"model_spec.converters.{name}"] = "is not known"
+    return listed
+
+
+def _read_precision(draft: Draft) -> None:
+    keys, listed = draft.keys, _read_converters(draft)
+    recipe = keys.word("quantize.linear.float8.recipe_name") or keys.word("float8.recipe_name")
     if "float8" in listed or keys.flag("float8.enable_float8_linear"):
-        draft.put("workload.precision", "fp8", "model.converters")
+        by_row = recipe is not None and recipe.startswith("rowwise")
+        draft.put("workload.precision", "fp8-row" if by_row else "fp8", "model.converters")
     elif "mx" in listed:
         draft.put("workload.precision", "mxfp8", "model.converters")
     elif "nvfp4" in listed:
@@ -310,51 +322,6 @@ def _write_plan(sheet: Sheet, stages: int, batch: int) -> None:
         sheet.put("parallelism.enable_async_tensor_parallel", True)
 
 
-_HEAD = """from torchtitan.components.checkpoint import CheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter, NVFP4LinearConverter
-from torchtitan.components.validate import Validator
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-from torchtitan.trainer import Trainer
-
-from . import model_registry
-"""
-_CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig",
-            "checkpoint": "CheckpointManager.Config", "validator": "Validator.Config"}  # fmt: skip
-
-
-def _write_registry(sheet: Sheet) -> None:
-    """The same as the toml, as a function for the registry of a model in Python."""
-    _write(sheet)
-    flat, model = sheet.tree, sheet.tree.pop("model")
-    made = {"float8": "Float8LinearConverter", "mx": "MXFP8LinearConverter", "nvfp4": "NVFP4LinearConverter"}
-    precision = str(sheet.fields.get("workload.precision", ""))
-    converters = model.get("converters", ["nvfp4"] if precision == "nvfp4" else [])
-    spec = {"_target_": "model_registry", "_args_": [model["flavor"]]}
-    if converters:
-        spec["converters"] = [{"_target_": f"{made[name]}.Config"} for name in converters]
-    assets = publish_name(str(sheet.fields.get("source", ""))).rpartition("/")[2]
-    tree: dict[str, Any] = {"_target_": "Trainer.Config", "hf_assets_path": f"./assets/hf/{assets}", "model_spec": spec}
-    if flat.get("optimizer", {}).get("name") == "AdamW":
-        tree["optimizer"] = {"_target_": "default_adamw"}
-    else:
-        sheet.told.discard("workload.optimizer")
-    if sheet.get("workload.loss_chunks"):
-        tree["loss"] = {"_target_": "ChunkedLossWrapper.Config", "num_chunks": sheet.get("workload.loss_chunks")}
-    policy = {"full": "FullAC", "selective": "SelectiveAC"}.get(flat["activation_checkpoint"]["mode"])
-    if policy:
-        tree["activation_checkpoint"] = {"_target_": f"{policy}.Config"}
-    flat["validator"] = flat.get("validation", {})
-    if flat["parallelism"].pop("enable_async_tensor_parallel", False):
-        flat.setdefault("compile", {})["enable_async_tensor_parallel"] = True
-    if sheet.fields.get("job.cuda_graphs") is None:
-        flat["training"]["disable_cuda_graphs"] = True
-    tree |= {name: {"_target_": made_by, **flat[name]} for name, made_by in _CLASSES.items() if flat.get(name)}
-    sheet.tree, sheet.program = tree, _HEAD
-
-
 REGISTRY = ConfigFormat(
     name="torchtitan-registry",
     title="torchtitan (registry in Python)",
@@ -363,7 +330,6 @@ REGISTRY = ConfigFormat(
              "activation_checkpoint._target_", "parallelism._target_", "hf_assets_path"),
     read=_read,
     sure="model_spec._target_",
-    write=_write_registry,
     harmless=_HARMLESS,
 )  # fmt: skip
 TORCHTITAN = ConfigFormat(

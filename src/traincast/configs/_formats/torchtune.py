@@ -3,7 +3,7 @@
 import re
 
 from traincast.configs._models import find_model
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import MODULES, read_launcher, read_optimizer
 
 
@@ -88,59 +88,6 @@ def _read_model(draft: Draft) -> None:
         draft.put("workload.adapter_norm", True, "model.use_dora")
 
 
-def _write(sheet: Sheet) -> None:
-    source = str(sheet.get("source", "")).removeprefix("hf:")
-    builder = re.sub(r"[-.]", "_", re.sub(r"^(llama|qwen|gemma|phi|mistral)-(?=\d)", r"\1", source.lower()))
-    family = re.sub(r"_\d+(_\d+)?[bm]$", "", builder)
-    rank = sheet.get("workload.adapter_rank")
-    kind = "" if not rank else "qlora_" if sheet.fields.get("workload.frozen_dtype") == "fp4" else "lora_"
-    sheet.put("model._component_", f"torchtune.models.{family}.{kind}{builder}")
-    if rank:
-        sheet.put("model.lora_rank", rank)
-        targets = str(sheet.get("workload.adapter_targets", "query,value"))
-        targets = {"all": "query,key,value,output,gate,up,down", "attention": "query,key,value,output"}.get(
-            targets, targets
-        )
-        names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "output_proj"}
-        sheet.put("model.lora_attn_modules", [names[word] for word in targets.split(",") if word in names])
-        sheet.put("model.apply_lora_to_mlp", any(word in ("gate", "up", "down") for word in targets.split(",")))
-        sheet.put("model.apply_lora_to_output", False)
-        sheet.get("workload.frozen_dtype")
-    sheet.copy("workload.seq", "tokenizer.max_seq_len")
-    sheet.copy("workload.batch", "batch_size")
-    sheet.copy("parallelism.micro_batches", "gradient_accumulation_steps")
-    sheet.copy("job.epochs", "epochs")
-    sheet.copy("job.steps", "max_steps_per_epoch")
-    words = {
-        "adamw": "torch.optim.AdamW",
-        "adam": "torch.optim.Adam",
-        "sgd": "torch.optim.SGD",
-        "adamw-8bit": "bitsandbytes.optim.PagedAdamW8bit",
-    }
-    sheet.translate("workload.optimizer", words, "optimizer._component_")
-    if sheet.get("workload.implementation") == "fused":
-        sheet.put("optimizer.fused", True)
-    sheet.translate("parallelism.recompute", {"full": True, "none": False}, "enable_activation_checkpointing")
-    for axis, key in (("tensor", "tensor_parallel_dim"), ("context", "context_parallel_dim")):
-        if sheet.get(f"parallelism.{axis}", 1) > 1:
-            sheet.put(key, sheet.get(f"parallelism.{axis}"))
-    zero = sheet.fields.get("parallelism.zero", 0)
-    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
-    if zero in (2, 3) or alone:
-        sheet.told.add("parallelism.zero")
-    else:
-        sheet.lost.add("zero")
-    if zero == 2:
-        sheet.put("fsdp_reshard_after_forward", False)
-    sheet.copy("parallelism.shard", "data_parallel_shard_dim")
-    if sheet.get("parallelism.offload_optimizer"):
-        sheet.put("fsdp_cpu_offload", True)
-    sheet.put("compile", bool(sheet.get("job.compiled")))
-    sheet.put("dtype", "bf16" if str(sheet.get("workload.precision", "bf16")).startswith("bf16") else "fp32")
-    sheet.put("device", "cuda")
-    sheet.translate("job.regime", {"dpo": "torchtune.rlhf.loss.DPOLoss"}, "loss._component_")
-
-
 TORCHTUNE = ConfigFormat(
     name="torchtune",
     title="torchtune",
@@ -149,7 +96,6 @@ TORCHTUNE = ConfigFormat(
              "checkpointer._component_", "loss._component_"),
     read=_read,
     sure="model._component_",
-    write=_write,
     harmless=("checkpointer.", "tokenizer.", "dataset.", "loss.", "lr_scheduler.", "optimizer.", "profiler.",
               "save_adapter_weights_only",
               "metric_logger.", "device", "tensor_parallel_plan.", "custom_sharded_layers", "collate_fn",

@@ -1,8 +1,7 @@
 """TRL's yaml or command: TrainingArguments with a model, adapters and the method."""
 
-from traincast.configs._formats.hf_trainer import write_sharding
-from traincast.configs._models import name_source, publish_name
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._models import name_source
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     ATTENTIONS,
     read_adapter,
@@ -11,10 +10,6 @@ from traincast.configs._trainer import (
     read_model,
     read_recompute,
     read_trainer,
-    write_lengths,
-    write_model,
-    write_modules,
-    write_trainer,
 )
 
 
@@ -101,56 +96,6 @@ _PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo", "kto": "kto"}
 """Losses of preference learning that name a regime."""
 
 
-def _write_rounds(sheet: Sheet) -> None:
-    if sheet.fields.get("job.regime") == "grpo":
-        sheet.told.add("job.regime")
-    group = sheet.get("job.group_size") or 8
-    sheet.put("num_generations", group)
-    prompts = sheet.get("job.prompts")
-    if prompts and prompts * group != sheet.fields.get("job.global_batch"):
-        sheet.put("generation_batch_size", prompts * group)
-    write_lengths(sheet, "max_prompt_length", "max_completion_length")
-    sheet.put("beta", 0.0 if sheet.get("job.reference") == "none" else 0.04)
-    sheet.copy("job.rollout_epochs", "num_iterations")
-    served = sheet.get("job.rollout_engine") != "plain"
-    sheet.put("use_vllm", served)
-    if served:
-        sheet.put("vllm_mode", "colocate")
-    sheet.copy("job.rollout_tp", "vllm_tensor_parallel_size")
-    sheet.copy("job.rollout_memory", "vllm_gpu_memory_utilization")
-
-
-def _write(sheet: Sheet) -> None:
-    write_model(sheet, "model_name_or_path")
-    write_trainer(sheet)
-    write_sharding(sheet)
-    regime = sheet.fields.get("job.regime")
-    if regime in ("grpo", "rloo"):
-        _write_rounds(sheet)
-    elif regime in _PREFERENCES.values():
-        sheet.told.add("job.regime")
-        sheet.put("loss_type", next(word for word, ours in _PREFERENCES.items() if ours == regime))
-        if sheet.get("job.reference") == "precomputed":
-            sheet.put("precompute_ref_log_probs", True)
-    elif regime == "distillation":
-        sheet.told.add("job.regime")
-        sheet.put("teacher_model_name_or_path", publish_name(str(sheet.get("job.teacher"))))
-    if str(sheet.fields.get("workload.precision", "")).startswith("fp32"):
-        sheet.put("bf16", False)
-    sheet.copy("workload.seq", "max_length")
-    if sheet.get("workload.adapter_rank"):
-        sheet.put("use_peft", True)
-        sheet.copy("workload.adapter_rank", "lora_r")
-        sheet.put("lora_target_modules", write_modules(sheet))
-        if sheet.fields.get("workload.precision") == "bf16":
-            sheet.put("dtype", "bfloat16")
-    elif sheet.fields.get("workload.precision") == "bf16-pure":
-        sheet.put("dtype", "bfloat16")
-    sheet.translate("workload.frozen_dtype", {"fp4": True, "nf4": True, "nf4-dq": True}, "load_in_4bit")
-    sheet.translate("workload.frozen_dtype", {"int8": True}, "load_in_8bit")
-    sheet.translate("workload.attention", _ATTENTIONS, "attn_implementation")
-
-
 _ATTENTIONS = {"eager": "eager", "flash": "sdpa", "flash-2": "flash_attention_2", "flash-3": "flash_attention_3"}
 
 TRL = ConfigFormat(
@@ -164,7 +109,6 @@ TRL = ConfigFormat(
              "dataset_name", "load_in_4bit", "num_generations", "max_completion_length", "max_prompt_length", "use_vllm",
              "vllm_mode", "loss_type"),
     read=_read,
-    write=_write,
     harmless=("dataset_", "eval_", "dataloader_", "logging", "remove_unused_columns", "bnb_4bit_",
               "model_init_kwargs", "eos_token"),
     script="trl",

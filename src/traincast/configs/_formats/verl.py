@@ -1,15 +1,13 @@
 """verl's yaml or Hydra overrides: supervised fine-tuning, and rounds of PPO and GRPO."""
 
-from traincast.configs._models import find_model, publish_name
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._models import find_model
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     read_adapter,
     read_launcher,
     read_lengths,
     read_model,
     read_optimizer,
-    write_lengths,
-    write_model,
 )
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -120,6 +118,8 @@ def _read_engine(draft: Draft, engine: str) -> None:
         f"{_ACTOR}.ulysses_sequence_parallel_size",
         least=1,
     )
+    if draft.get("parallelism.context", 1) > 1:
+        draft.put("parallelism.context_method", "ulysses", f"{engine}.ulysses_sequence_parallel_size")
     moved = [name for name in ("optimizer_offload", "param_offload") if keys.flag(f"{engine}.{name}")]
     if "job.regime" in draft.settings and moved:
         # State lies in host memory while the same devices generate.
@@ -135,86 +135,6 @@ def _read_engine(draft: Draft, engine: str) -> None:
         keys.take(f"{engine}.{key}")
 
 
-def _write(sheet: Sheet) -> None:
-    learns = sheet.fields.get("job.regime") in _ESTIMATORS.values()
-    model, engine = (_MODEL, f"{_ACTOR}.fsdp_config") if learns else ("model", "engine")
-    write_model(sheet, f"{model}.path")
-    sheet.told.add("parallelism.micro_batches")
-    if learns:
-        _write_rounds(sheet)
-    else:
-        sheet.copy("workload.batch", "data.micro_batch_size_per_gpu")
-        sheet.copy("job.global_batch", "data.train_batch_size")
-        sheet.copy("workload.seq", "data.max_length")
-        sheet.put("data.use_dynamic_bsz", False)
-    sheet.translate("parallelism.recompute", {"full": True, "none": False}, f"{model}.enable_gradient_checkpointing")
-    if sheet.fields.get("parallelism.recompute") not in ("full", "none"):
-        sheet.put(f"{model}.enable_gradient_checkpointing", False)
-    if sheet.get("workload.adapter_rank"):
-        sheet.copy("workload.adapter_rank", f"{model}.lora_rank")
-        sheet.translate("workload.adapter_targets", {"all": "all-linear"}, f"{model}.target_modules")
-    _write_engine(sheet, engine)
-    sheet.translate(
-        "workload.optimizer", {"adamw": "AdamW"}, f"{_ACTOR}.optim.optimizer" if learns else "optim.optimizer"
-    )
-    sheet.copy("job.steps", "trainer.total_training_steps")
-    sheet.copy("job.epochs", "trainer.total_epochs")
-    sheet.copy("job.checkpoint_every_steps", "trainer.save_freq")
-    sheet.copy("job.evaluation_every_steps", "trainer.test_freq")
-    sheet.put("trainer.nnodes", sheet.get("cluster.nodes", 1))
-    sheet.put("trainer.n_gpus_per_node", sheet.get("cluster.devices_per_node", 1))
-
-
-def _write_rounds(sheet: Sheet) -> None:
-    """Who generates, how many answers are trained on, and what is scored."""
-    names = {"ppo": "gae", "grpo": "grpo", "rloo": "rloo"}
-    regime = sheet.get("job.regime")
-    group = sheet.get("job.group_size") or (1 if regime == "ppo" else 8)
-    updated = sheet.get("job.global_batch")
-    sheet.put("algorithm.adv_estimator", names[regime])
-    sheet.put("data.train_batch_size", sheet.get("job.prompts") or max(1, updated // group))
-    write_lengths(sheet, "data.max_prompt_length", "data.max_response_length")
-    limits = [sheet.tree["data"].get(name) for name in ("max_prompt_length", "max_response_length")]
-    if None not in limits and sheet.fields.get("workload.seq") == sum(limits):
-        sheet.told.add("workload.seq")
-        sheet.put(f"{_MODEL}.use_remove_padding", False)
-    sheet.put(f"{_ACTOR}.ppo_mini_batch_size", max(1, updated // group))
-    sheet.copy("workload.batch", f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
-    sheet.put(f"{_ACTOR}.use_kl_loss", sheet.get("job.reference") != "none")
-    sheet.copy("job.rollout_epochs", f"{_ACTOR}.ppo_epochs")
-    sheet.put(f"{_ROLLOUT}.name", "vllm")
-    sheet.put(f"{_ROLLOUT}.n", group)
-    sheet.copy("job.rollout_tp", f"{_ROLLOUT}.tensor_model_parallel_size")
-    sheet.copy("job.rollout_memory", f"{_ROLLOUT}.gpu_memory_utilization")
-    sheet.copy("job.rollout_batch", f"{_ROLLOUT}.max_num_seqs")
-    judge, critic = sheet.get("job.reward_model"), sheet.get("job.critic")
-    if judge:
-        sheet.put("reward_model.enable", True)
-        sheet.put("reward_model.model.path", publish_name(judge))
-    if regime == "ppo":
-        sheet.put(
-            "critic.model.path", publish_name(critic) if critic else sheet.tree["actor_rollout_ref"]["model"]["path"]
-        )
-
-
-def _write_engine(sheet: Sheet, engine: str) -> None:
-    zero = sheet.fields.get("parallelism.zero", 0)
-    alone = sheet.fields.get("parallelism.data", 1) * sheet.fields.get("parallelism.context", 1) == 1
-    if zero in (2, 3) or alone:
-        sheet.told.add("parallelism.zero")
-        sheet.put(f"{engine}.reshard_after_forward", zero != 2)
-    else:
-        sheet.lost.add("zero")
-    sheet.put(f"{engine}.strategy", "fsdp2")
-    sheet.put(f"{engine}.fsdp_size", sheet.get("parallelism.shard", -1))
-    sheet.put(f"{engine}.ulysses_sequence_parallel_size", sheet.get("parallelism.context", 1))
-    moved = sheet.get("parallelism.offload_optimizer") or sheet.get("job.rollout_offload")
-    sheet.put(f"{engine}.optimizer_offload", bool(moved))
-    sheet.put(f"{engine}.model_dtype", "bf16" if sheet.fields.get("workload.precision") == "bf16-pure" else "fp32")
-    if str(sheet.get("workload.precision", "")).startswith("bf16"):
-        sheet.put(f"{engine}.dtype", "bfloat16")
-
-
 VERL = ConfigFormat(
     name="verl",
     title="verl",
@@ -223,7 +143,6 @@ VERL = ConfigFormat(
              "algorithm.adv_estimator", "model.partial_pretrain"),
     read=_read,
     sure="actor_rollout_ref.",
-    write=_write,
     harmless=("algorithm.", "data.", "trainer.", "checkpoint.", "profiler.", "global_profiler.", "transfer_queue.", "ray_kwargs.",
               "custom_reward_function.", "_target_", "defaults", f"{_ACTOR}.optim.", "optim.",
               f"{_ACTOR}.checkpoint.", f"{_ACTOR}.policy_loss.",

@@ -1,11 +1,10 @@
 """What tasks do to each other: a graph network scales each task of a priced stage, within bounds, by what it sees around it.
 
-Wraps any cost model and fits the same slot. Evaluated with numpy; `cost.interaction.fit` trains it.
+Wraps any cost model and fits the same slot. Evaluated with numpy; `research.fits.interaction` trains it.
 """
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,24 +18,20 @@ from traincast.cost._interaction.features import (
     SORTS,
     Array,
     Neighbourhood,
-    Places,
     describe,
     look_at,
 )
-from traincast.cost._learned import read_safetensors, write_safetensors
+from traincast.cost._interaction.nodes import CONSTANTS
+from traincast.files import read_safetensors
+from traincast.noun import noun
 from traincast.spec import Cluster, Estimate, Stage
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights" / "interaction.safetensors"
-BOUND = 0.7
-"""The logarithm of the largest correction: between half and twice what the model below says."""
-FAR = 3.0
-"""Standard deviations outside of the training data at which a correction has faded to less than 0.01%."""
-NEGLIGIBLE = 1e-4
 NUM_ROUNDS = 2
 NEIGHBOURS = ("self", "before", "after", "sources", "targets")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Network:
     """Weights of the graph network, and the range of features it was trained in."""
 
@@ -48,27 +43,23 @@ class Network:
     """Of each numeric feature in the training data, between its 1st and 99th percentile."""
     known_sorts: Array
     """1 for each sort of task that was seen in training."""
-    bound: float = BOUND
-
-    def inputs(self, seen: Neighbourhood) -> Array:
-        of_kind, of_pass = _one_hot(seen.sorts, len(SORTS)), _one_hot(seen.passes, NUM_PASSES)
-        return np.concatenate([of_kind, of_pass, self._scaled(seen)], axis=1)
+    bound: float = CONSTANTS.bound
 
     def _enter(self, seen: Neighbourhood) -> Array:
-        """`inputs` times the first weights; of a column of ones and zeros only the ones are looked up."""
+        """Sort, pass and numbers times the first weights; of a column of ones and zeros only the ones are looked up."""
         weights = self.weights["in"]
         found = weights[seen.sorts] + weights[len(SORTS) + seen.passes]
         found += self._scaled(seen) @ weights[len(SORTS) + NUM_PASSES :] + self.weights["in_bias"]
         return np.asarray(found)
 
     def _scaled(self, seen: Neighbourhood) -> Array:
-        return np.minimum(np.maximum((seen.numeric - self.centre) / self.scale, -4.0), 4.0)
+        return np.minimum(np.maximum((seen.numeric - self.centre) / self.scale, -CONSTANTS.clip), CONSTANTS.clip)
 
     def knows(self, totals: Array) -> bool:
         """Whether any task of a stage could be corrected: its totals alone may lie too far from the training data."""
         last = slice(len(NUMERIC) - len(OF_STAGE), len(NUMERIC))
         outside = np.maximum(self.low[last] - totals, 0.0) + np.maximum(totals - self.high[last], 0.0)
-        return bool((outside / self.scale[last]).sum() < FAR)
+        return bool((outside / self.scale[last]).sum() < CONSTANTS.far)
 
     def nearness(self, seen: Neighbourhood) -> Array:
         """1 inside the range of the training data, falling to 0 outside of it: there the correction fades."""
@@ -80,7 +71,7 @@ class Network:
         if seen.num_tasks == 0:
             return np.ones(0)
         nearness = self.nearness(seen)
-        if nearness.max() < NEGLIGIBLE:
+        if nearness.max() < CONSTANTS.negligible:
             return np.ones(seen.num_tasks)
         gather = seen.gather()
         state = np.tanh(self._enter(seen))
@@ -91,13 +82,7 @@ class Network:
         return np.asarray(np.exp(self.bound * nearness * answer), dtype=np.float64)
 
 
-def _one_hot(places: Places, size: int) -> Array:
-    found = np.zeros((len(places), size))
-    found[np.arange(len(places)), places] = 1.0
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Interacting:
     """Any cost model, with each task scaled by what its neighbours do to it."""
 
@@ -121,12 +106,6 @@ class Interacting:
             )
             for estimate, factor in zip(estimates, factors.tolist(), strict=True)
         )  # fmt: skip
-
-
-def save_network(network: Network, path: Path, notes: Mapping[str, str]) -> None:
-    ranges = {name: getattr(network, name) for name in ("centre", "scale", "low", "high", "known_sorts")}
-    arrays = {**{f"weights.{name}": value for name, value in network.weights.items()}, **ranges}
-    write_safetensors(path, arrays, {**notes, "bound": repr(network.bound), "features": ",".join(NUMERIC)})
 
 
 @functools.cache

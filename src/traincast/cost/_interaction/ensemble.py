@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from traincast.cost._interaction.nodes import AROUND, OWN, Array, Nodes, classes_of, describe_nodes
+from traincast.cost._interaction.nodes import AROUND, CONSTANTS, OWN, Array, Nodes, classes_of, describe_nodes
 from traincast.files import read_json
+from traincast.noun import noun
 from traincast.spec import Device, Estimate, Stage, Task
 
 ENSEMBLE = Path(__file__).resolve().parents[1] / "weights" / "ensemble.json.gz"
 MEMBERS = ("kinds", "operators", "graph")
 """Beside the layer sum, which says 1 for everything: one factor for each class and behaviour, a network on each operator alone,
 and a network that also hears its neighbours."""
-NUM_NEAREST = 3
 LEAST_LANES = 64
-NEGLIGIBLE = 1e-3
-"""A correction that would change less than this is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,9 +51,12 @@ class NodeNetwork:
     hears: bool
     """Whether the neighbours' messages are among its numbers."""
 
-    def correct(self, nodes: Nodes) -> Array:
+    def correct(self, nodes: Nodes, conditions: Array | None = None) -> Array:
+        """`conditions`: of device and framework, where it was trained with them."""
         numbers = np.concatenate([nodes.own, nodes.hear()], axis=1) if self.hears else nodes.own
-        scaled = np.clip((numbers - self.centre) / self.scale, -3.0, 3.0)
+        if conditions is not None:
+            numbers = np.concatenate([numbers, np.tile(conditions, (len(numbers), 1))], axis=1)
+        scaled = np.clip((numbers - self.centre) / self.scale, -CONSTANTS.ensemble_clip, CONSTANTS.ensemble_clip)
         rows = np.array([self.classes.get(name, len(self.classes)) for name in nodes.names], dtype=np.intp)
         places = rows[nodes.codes]
         state = np.tanh(scaled @ self.enter + self.enter_class[places])
@@ -75,7 +76,7 @@ class Atlas:
     """By behaviour."""
     shares: Mapping[str, Array]
 
-    def nearest(self, nodes: Nodes, count: int = NUM_NEAREST) -> tuple[tuple[str, float], ...]:
+    def nearest(self, nodes: Nodes, count: int = CONSTANTS.nearest) -> tuple[tuple[str, float], ...]:
         """Names and distances of the nearest programs that are run in the same way."""
         if nodes.behaviour not in self.names:
             return ()
@@ -90,7 +91,7 @@ class Atlas:
         return tuple((self.names[nodes.behaviour][place], float(apart[place])) for place in order.tolist())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Blend:
     """How the members are weighed for programs of one behaviour."""
 
@@ -130,13 +131,13 @@ def scale_estimates(
     """Estimates with the device's time of each class scaled; what the host spends stays."""
     return tuple(
         [
-            estimate if name is None or (factor := factors.get(name, 1.0)) == 1.0 else _scale(estimate, factor)
+            estimate if name is None or (factor := factors.get(name, 1.0)) == 1.0 else scale_estimate(estimate, factor)
             for name, estimate in zip(classes_of(tasks), estimates, strict=True)
         ]
     )
 
 
-def _scale(estimate: Estimate, factor: float) -> Estimate:
+def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(
         seconds=estimate.seconds * factor, low_s=estimate.low_s * factor, high_s=estimate.high_s * factor,
         host_s=estimate.host_s, limit=estimate.limit, ground=estimate.ground, slowdown=estimate.slowdown,
@@ -163,7 +164,7 @@ class Ensemble:
         fade = blend.fade(distance)
         weighed = [(name, weight) for name, weight in zip(MEMBERS, blend.weights, strict=True) if weight]
         total = sum((weight * self.members[name].correct(nodes) for name, weight in weighed), np.zeros(1))
-        if fade * float(np.abs(total).max()) < NEGLIGIBLE:
+        if fade * float(np.abs(total).max()) < CONSTANTS.ensemble_negligible:
             return None
         return Correction(
             factors=mean_factors(nodes, fade * total),

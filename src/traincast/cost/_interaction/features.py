@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traincast.noun import noun
 from traincast.spec import KINDS, Collective, Estimate, Op, Stage, Task, calls_of
 
 Array = NDArray[np.float64]
@@ -25,14 +25,11 @@ OF_TASK = (
 the share of the stage, and the price of a byte beside the stage's mean. `log_reuse_bytes`: moved since its largest input was
 last touched; `read_fresh`: share of its inputs written by the task before; `host_lead`: how far the device is behind the host
 (above 0) or waits for it; `overlap`: communication under way beside it, beside the whole stage."""
-DENSE = 400
-"""Tasks up to which a table of all pairs is quicker than lists of edges."""
 OF_STAGE = ("log_stage_flop", "log_stage_bytes", "log_stage_calls", "log_stage_weights", "log_stage_intensity")
 NUMERIC = (*OF_TASK, *OF_STAGE)
-NUM_FEATURES = len(SORTS) + NUM_PASSES + len(NUMERIC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Flow:
     """A weighted sum over edges: at each end, of what stands at its origins. Edges are sorted by their ends."""
 
@@ -63,12 +60,8 @@ class Flow:
             total[self.ends[self.starts]] = np.add.reduceat(carried, self.starts, axis=0)
         return total
 
-    def turned(self) -> "Flow":
-        """Against its direction: what a gradient needs."""
-        return Flow.of(self.ends, self.origins, self.weights, size=self.size)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Neighbourhood:
     """One stage as the network sees it."""
 
@@ -88,26 +81,9 @@ class Neighbourhood:
         return len(self.counts)
 
     def gather(self) -> Callable[[Array], Array]:
-        """The state of each task beside those of its four sorts of neighbours. Small stages take dense products."""
-        size = self.num_tasks
-        if size > DENSE:
-            flows = self.flows()
-            return lambda state: np.concatenate([state, *(flow.apply(state) for flow in flows)], axis=1)
-        heard = np.bincount(self.targets * size + self.sources, minlength=size * size).reshape(size, size)
-        sources = heard / np.maximum(heard.sum(axis=1, keepdims=True), 1.0)
-        targets = heard.T / np.maximum(heard.sum(axis=0)[:, None], 1.0)
-
-        def apply(state: Array) -> Array:
-            width = state.shape[1]
-            around = np.zeros((size, 5 * width))
-            around[:, :width] = state
-            around[1:, width : 2 * width] = state[:-1]
-            around[:-1, 2 * width : 3 * width] = state[1:]
-            around[:, 3 * width : 4 * width] = sources @ state
-            around[:, 4 * width :] = targets @ state
-            return around
-
-        return apply
+        """The state of each task beside those of its four sorts of neighbours."""
+        flows = self.flows()
+        return lambda state: np.concatenate([state, *(flow.apply(state) for flow in flows)], axis=1)
 
     def flows(self) -> tuple[Flow, ...]:
         """From the task before, the task after, those a task reads from, and those it hands over to."""
@@ -118,7 +94,7 @@ class Neighbourhood:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Look:
     """What a stage says of itself before anything is priced."""
 
@@ -178,28 +154,18 @@ def describe(stage: Stage, estimates: Sequence[Estimate], *, look: Look | None =
 AMOUNTS = ("sort", "pass", "flop", "read_bytes", "written_bytes", "moved_bytes", "calls", "rows", "cols", "depth")
 _FLOP, _MOVED, _CALLS = (AMOUNTS.index(name) for name in ("flop", "moved_bytes", "calls"))
 _NUM_LOGS = OF_TASK.index("read_fresh")
-_KNOWN_OPS: dict[int, tuple[Op, tuple[float, ...]]] = {}
-_MOST_KNOWN = 50_000
 
 
 def _amounts(task: Task) -> tuple[float, ...]:
-    """AMOUNTS of a task. Those of an operator are kept: plans and settings of one graph share its operators."""
+    """AMOUNTS of a task."""
     if not isinstance(task, Op):
         moved = task.num_bytes
         place = float(_SORT_OF[COLLECTIVE])
         return place, _STAGES[task.phase], 0.0, moved, moved, moved, 1.0, 1.0, 1.0, float(task.num_ranks)
-    found = _KNOWN_OPS.get(id(task))
-    # Held by the table itself, so no other operator can come by its identity.
-    if found is not None:
-        return found[1]
-    if len(_KNOWN_OPS) >= _MOST_KNOWN:
-        _KNOWN_OPS.clear()
-    amounts = (
+    return (
         float(_SORT_OF[task.kind]), _STAGES[task.phase], task.flop or 0.0, task.bytes_read, task.bytes_written,
         task.num_bytes, float(calls_of(task)), *_sizes(task),
     )  # fmt: skip
-    _KNOWN_OPS[id(task)] = task, amounts
-    return amounts
 
 
 _SIZES = {

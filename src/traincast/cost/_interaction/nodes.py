@@ -7,24 +7,39 @@ measured, and a faster device can never come out slower.
 import functools
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.spec import Op, Stage, Task
-from traincast.units import DTYPE_BYTES
+from traincast.catalog import read_constants
+from traincast.noun import noun
+from traincast.spec import MATMULS, Device, Op, Stack, Stage, Task
+from traincast.units import DTYPE_BYTES, MIB
 
 Array = NDArray[np.float64]
 Places = NDArray[np.intp]
 
-REFERENCE_FLOP_PER_S = {"fp32": 2e13, "fp64": 1e13, "tf32": 7e13, "fp8": 3e14}
-REFERENCE_HALF_FLOP_PER_S, REFERENCE_BYTES_PER_S, REFERENCE_KERNEL_S = 1.5e14, 1e12, 2.5e-6
-"""Of a device that stands for all GPUs: with them the share of an operator in a step depends on the program alone."""
+
+@noun
+class InteractionConstants:
+    """Of the document `interaction`, which says what each is."""
+
+    bound: float
+    far: float
+    negligible: float
+    clip: float
+    ensemble_clip: float
+    ensemble_negligible: float
+    nearest: int
+    reference_flop_per_s: Mapping[str, float]
+    reference_bytes_per_s: float
+    reference_kernel_s: float
+
+
+CONSTANTS = read_constants(InteractionConstants, "interaction")
 
 KINDS_AROUND = ("conv", "matmul", "attention", "norm", "elementwise", "copy", "softmax", "reduce", "pool", "index")
-PRODUCTS = ("conv", "matmul", "attention", "rnn")
 NUM_SIZES = 5
 OWN = (
     "log_flop", "log_read", "log_written", "log_intensity", "log_balance", "log_share", "log_class_share", "log_count",
@@ -41,6 +56,8 @@ AROUND = (
     *(f"{relation}_{name}" for relation in RELATIONS for name in OF_NEIGHBOUR),
     *(f"{relation}_twice_{kind}" for relation in TWO_HOPS for kind in KINDS_AROUND),
 )
+CONDITIONS = ("log_flop_per_s", "log_bytes_per_s", "log_balance", "log_sm", "log_l2", "log_call_s", "log_launch_s")
+"""Of the device and the framework that run a program; precision, memory format and compiler stand in each operator's numbers."""
 _SIZES = {
     "matmul": ("m", "n", "k", "batch"),
     "attention": ("q_len", "kv_len", "head_dim", "heads", "batch"),
@@ -50,7 +67,7 @@ _SIZES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Nodes:
     """The operators of one program as rows of numbers; the update is left out."""
 
@@ -81,6 +98,20 @@ class Nodes:
     def sum_up(self, amounts: Array) -> Array:
         """Of each class, over its operators."""
         return np.asarray(np.bincount(self.codes, weights=amounts, minlength=len(self.names)), dtype=np.float64)
+
+
+REFERENCE_SM, REFERENCE_L2 = 80, 6 * MIB
+"""Of a GPU whose data sheet does not say them: those of a V100."""
+
+
+def describe_conditions(device: Device, stack: Stack) -> Array:
+    """One value for each of CONDITIONS; what a data sheet does not say is that of the reference device."""
+    peak = max({**device.vector_flop_per_s, **device.matrix_flop_per_s}.values())
+    half = next((rate for name in ("bf16", "fp16") if (rate := device.peak_flop_per_s(name))), peak)
+    rate = device.memory_bytes_per_s
+    chip = device.num_sm or REFERENCE_SM, device.l2_bytes or REFERENCE_L2
+    amounts = (half, rate, half / rate, *chip, stack.forward_call_s, stack.launch_s)
+    return np.log10(np.maximum(amounts, 1e-9))
 
 
 MODES = ("training", "inference", "compiled training", "compiled inference")
@@ -125,7 +156,7 @@ def describe_nodes(stage: Stage) -> Nodes:
     arithmetic_s, traffic_s, kernels = (
         amounts[:, _AMOUNTS.index(name)] for name in ("arithmetic_s", "traffic_s", "kernels")
     )
-    spent = runs * (np.maximum(arithmetic_s, traffic_s) + REFERENCE_KERNEL_S * kernels)
+    spent = runs * (np.maximum(arithmetic_s, traffic_s) + CONSTANTS.reference_kernel_s * kernels)
     classes = tuple([one[0] for one in facts])
     places_of = {name: place for place, name in enumerate(dict.fromkeys(classes))}
     codes = np.array([places_of[name] for name in classes], dtype=np.intp)
@@ -148,9 +179,9 @@ def _behaviour(ops: Sequence[Op]) -> str:
 
 def _rate(op: Op) -> float:
     """FLOP/s of the reference device for an operator."""
-    if op.kind not in PRODUCTS or (op.kind == "conv" and op.attrs["groups"] == op.attrs["in_channels"] != 1):
-        return REFERENCE_FLOP_PER_S["fp32"]
-    return REFERENCE_FLOP_PER_S.get(op.dtype, REFERENCE_HALF_FLOP_PER_S)
+    if op.kind not in MATMULS or (op.kind == "conv" and op.attrs["groups"] == op.attrs["in_channels"] != 1):
+        return CONSTANTS.reference_flop_per_s["fp32"]
+    return CONSTANTS.reference_flop_per_s.get(op.dtype, CONSTANTS.reference_flop_per_s["half"])
 
 
 def _own(amounts: Array, runs: Array, spent: Array, of_class: Array, behaviour: str, *, last: bool) -> Array:
@@ -160,7 +191,7 @@ def _own(amounts: Array, runs: Array, spent: Array, of_class: Array, behaviour: 
     for place, column in enumerate((
         np.log10(1 + flop), np.log10(1 + read), np.log10(1 + written), np.log10((1 + flop) / (1 + read + written)),
         np.log10((1e-9 + arithmetic_s) / (1e-9 + traffic_s)), np.log10(1e-6 + spent / whole),
-        np.log10(1e-6 + of_class / whole), np.log10(runs), np.log10(1 + kernels), np.minimum(inputs, 6.0), half, backward,
+        np.log10(1e-6 + of_class / whole), np.log10(runs), np.log10(1 + kernels), np.minimum(inputs, 6), half, backward,
         float("training" in behaviour), float(last), float(behaviour.startswith("compiled")), unaligned,
     )):  # fmt: skip
         found[:, place] = column
@@ -180,7 +211,7 @@ def _complete(raw: Array) -> Array:
     found = np.empty((len(raw), len(_AMOUNTS)))
     found[:, :3] = raw[:, :3]
     found[:, 3] = raw[:, 0] / raw[:, 3]
-    found[:, 4] = (raw[:, 1] + raw[:, 2]) / REFERENCE_BYTES_PER_S
+    found[:, 4] = (raw[:, 1] + raw[:, 2]) / CONSTANTS.reference_bytes_per_s
     found[:, 5:-NUM_SIZES] = raw[:, 4:-NUM_SIZES]
     found[:, -NUM_SIZES:] = np.log10(1 + raw[:, -NUM_SIZES:])
     return found

@@ -3,9 +3,10 @@
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.plan._nouns import Plan, job_quantile_s
 from traincast.spec import Cluster, Parallelism, Question, WorkloadOptions
 from traincast.units import GIB, MINUTE_S
@@ -15,7 +16,7 @@ HOST_BYTES_PER_RANK = 8 * GIB
 PORT = 29500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Recipe:
     """What is written into a file."""
 

@@ -3,21 +3,20 @@
 import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.schedule._cells import Unusable, read_moment
 from traincast.schedule._slurm.conf import parse_slurm_time
 from traincast.schedule._slurm.hostlists import expand_hosts
 
 ROOT = "root"
-_DUMPED = re.compile(r"(Cluster|Parent|Account|User)\s*-\s*'?([^':]*)'?:?(.*)")
 _GPUS = re.compile(r"gres/gpu(?::[^=,]*)?=(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Qos:
     """A quality of service: its priority, whom it preempts and how it is preempted, and its limits; infinity is no limit."""
 
@@ -32,7 +31,7 @@ class Qos:
     wall_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Association:
     """An account, or a user of one; shares count among those with the same parent."""
 
@@ -42,7 +41,7 @@ class Association:
     shares: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Booked:
     """An advanced reservation: nodes that others may not use from `begin_s` to `end_s`."""
 
@@ -53,7 +52,7 @@ class Booked:
     flags: frozenset[str]
 
 
-def _read_table(path: Path) -> list[dict[str, str]]:
+def read_table(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             return [
@@ -76,7 +75,7 @@ def _number(text: str | None, default: float) -> float:
 
 def read_qos(path: Path) -> tuple[dict[str, Qos], list[str]]:
     """`sacctmgr -P show qos`; the second answer names limits that are set and not modelled."""
-    rows = _read_table(path)
+    rows = read_table(path)
     if not rows or "Name" not in rows[0]:
         raise InvalidInput(f"{path} is not the output of sacctmgr -P show qos: it has no column Name")
     found, set_too = {}, set()
@@ -120,17 +119,10 @@ def _count_gpus(text: str) -> float:
 
 
 def read_associations(path: Path) -> list[Association]:
-    """`sacctmgr dump CLUSTER` or `sacctmgr -P show associations` with Account, User, Share and ParentName."""
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if lines and _DUMPED.match(lines[0]):
-        return _read_dump(lines)
-    rows = _read_table(path)
+    """`sacctmgr -P show associations` with Account, User, Share and ParentName."""
+    rows = read_table(path)
     if not rows or "Account" not in rows[0]:
-        raise InvalidInput(f"{path} is neither sacctmgr dump nor sacctmgr -P show associations: no column Account")
+        raise InvalidInput(f"{path} is not the output of sacctmgr -P show associations: it has no column Account")
     found = []
     for row in rows:
         account, user = row["Account"].strip(), row.get("User", "").strip() or None
@@ -138,28 +130,6 @@ def read_associations(path: Path) -> list[Association]:
             parent = account if user else row.get("ParentName", "").strip() or ROOT
             shares = _number(row.get("Share") or row.get("Fairshare") or row.get("RawShares"), 1.0)
             found.append(Association(account=account, user=user, parent=parent, shares=shares))
-    return found
-
-
-def _read_dump(lines: Sequence[str]) -> list[Association]:
-    parent, found = ROOT, []
-    for line in lines:
-        match = _DUMPED.match(line)
-        if match is None:
-            continue
-        kind, name, rest = match.groups()
-        shares = re.search(r"Fairshare=(\d+)", rest, re.IGNORECASE)
-        if kind == "Parent":
-            parent = name
-        elif kind in ("Account", "User"):
-            found.append(
-                Association(
-                    account=name if kind == "Account" else parent,
-                    user=name if kind == "User" else None,
-                    parent=parent,
-                    shares=float(shares[1]) if shares else 1.0,
-                )
-            )
     return found
 
 

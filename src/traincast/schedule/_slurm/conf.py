@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.schedule._slurm.hostlists import expand_hosts, split_outside
 
 _PAIR = re.compile(r'(?<![\w/.-])([\w/.-]+)\s*(\+?=)\s*("[^"]*"|\S*)')
@@ -16,7 +16,7 @@ MOST_INCLUDES = 50
 Line = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ConfNode:
     """One node by the hardware that slurm.conf gives it."""
 
@@ -33,7 +33,7 @@ class ConfNode:
         return sum(count for _, count in self.gpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class ConfPartition:
     """One partition; times in seconds, infinity where there is no limit."""
 
@@ -43,7 +43,7 @@ class ConfPartition:
     """All that its line says, with the defaults above it, by lower-case key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SlurmConf:
     """Everything that slurm.conf says, by lower-case key."""
 
@@ -140,8 +140,8 @@ def read_gres(text: str) -> tuple[tuple[str, int], ...]:
         words = re.sub(r"\(.*\)", "", part).split(":")
         if words[0] != "gpu":
             continue
-        typed = len(words) > 2 or (len(words) == 2 and not words[1][:1].isdigit())
-        count = words[-1] if len(words) > 1 and words[-1][:1].isdigit() else "1"
+        typed = len(words) > 2 or (len(words) == 2 and not words[1][:1].isdecimal())
+        count = words[-1] if len(words) > 1 and words[-1][:1].isdecimal() else "1"
         found.append((words[1] if typed else "", _whole(count)))
     return tuple(found)
 

@@ -3,32 +3,21 @@
 import bisect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from traincast.schedule import _kernels as kernels
+from traincast.noun import noun
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Ints, JobTable
-from traincast.schedule._kernels import slots as tables
-from traincast.schedule._lines import View
+from traincast.schedule._lines import ServingLine, View
 from traincast.schedule._placement import Placement
 from traincast.schedule._slurm.priority import Priorities
 from traincast.schedule._slurm.site import Partition, SlurmSite, plain_site
+from traincast.schedule._slurm.slots import KINDS, Asks, Board, Windows
 from traincast.spec import Fleet
-
-WORTH_COMPILING = 400
-MOST_SLOTS = 400
-
-
-def _as_it_is(array: Any) -> Any:
-    return array
-
-
-def _as_list(array: Any) -> Any:
-    return array.tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +35,10 @@ class Slurm:
         return self.site.preempt_by != "none"
 
     def line(self, view: View) -> "SlurmLine":
-        if not isinstance(view, Floor):
-            raise TypeError("Slurm looks at nodes and needs the whole cluster")
-        return SlurmLine(view, self.site)
+        return SlurmLine(view, self.site)  # type: ignore[arg-type]
 
 
-class SlurmLine:
+class SlurmLine(ServingLine):
     """Waiting jobs by partition tier and priority; the engine calls `serve` after every change and at `wakeup_s`."""
 
     def __init__(self, floor: Floor, site: SlurmSite) -> None:
@@ -60,9 +47,6 @@ class SlurmLine:
         self._refused: dict[int, str] = {}
         self._parts = [self._find_partition(job) for job in range(len(jobs))]
         shape = _shape_jobs(jobs, site, self._parts)
-        compiled = kernels.compiled() if len(jobs) >= WORTH_COMPILING or kernels.is_ready("run_backfill") else None
-        self._loops = compiled or kernels.interpreted()
-        self._shell: Callable[[Any], Any] = _as_it_is if compiled else _as_list
         self._lay_out(jobs, shape)
         self._priorities = Priorities(site, jobs, self._parts, shape.nodes)
         self._waiting: list[tuple[float, float, float, int]] = []
@@ -81,55 +65,33 @@ class SlurmLine:
         return found
 
     def _lay_out(self, jobs: JobTable, shape: "_Shape") -> None:
-        site, shell = self._site, self._shell
-        num_nodes, num_windows = len(site.node_names), len(site.reservations)
+        site = self._site
         place_of = {name: at for at, name in enumerate(site.node_names)}
-        windows = np.zeros((num_windows, num_nodes), dtype=np.int64)
+        marks = np.zeros((len(site.reservations), len(site.node_names)), dtype=bool)
         for row, entry in enumerate(site.reservations):
-            windows[row, [place_of[name] for name in entry.nodes if name in place_of]] = 1
-        size = _sizes(site)
-        self._kernel_site = tables.Site(
-            size=shell(size.ravel()),
-            free=shell(size.ravel().copy()),
-            masks=shell(shape.masks.ravel()),
-            rank=shell(site.rank),
-            fullest_first=int(site.fullest_first),
-            blocked=shell(np.zeros(num_nodes, dtype=np.int64)),
-            window_nodes=shell(windows.ravel()),
-            window_begin=shell(np.array([entry.begin_s for entry in site.reservations])),
-            window_end=shell(np.array([entry.end_s for entry in site.reservations])),
+            marks[row, [place_of[name] for name in entry.nodes if name in place_of]] = True
+        windows = Windows(
+            nodes=marks,
+            begin_s=np.array([entry.begin_s for entry in site.reservations], dtype=np.float64),
+            end_s=np.array([entry.end_s for entry in site.reservations], dtype=np.float64),
         )
         row_of = {part.name: row for row, part in enumerate(site.partitions)}
         names = {entry.name: row for row, entry in enumerate(site.reservations)}
-        self._preempts = [self._may_preempt(job) for job in range(len(jobs))]
-        lasts = np.zeros(len(jobs))
-        self._asks = tables.Asks(
-            nodes=shell(shape.nodes),
-            each=shell(shape.each.ravel()),
-            gpus=shell(np.ceil(jobs.num_gpus).astype(np.int64)),  # it knows whole GPUs only
-            exclusive=shell(shape.exclusive),
-            group=shell(shape.group),
-            window=shell(np.array([names.get(name or "", -1) for name in jobs.reservations], dtype=np.int64)),
-            lasts=shell(lasts),
-            partition=shell(np.array([row_of[part.name] for part in self._parts], dtype=np.int64)),
-            preempts=shell(np.array(self._preempts, dtype=np.int64)),
+        self._asks = Asks(
+            nodes=shape.nodes,
+            each=shape.each,
+            gpus=np.ceil(jobs.num_gpus).astype(np.int64),  # it knows whole GPUs only
+            exclusive=shape.exclusive,
+            group=shape.group,
+            window=np.array([names.get(name or "", -1) for name in jobs.reservations], dtype=np.int64),
+            lasts=np.zeros(len(jobs)),
+            partition=np.array([row_of[part.name] for part in self._parts], dtype=np.int64),
+            preempts=np.array([self._may_preempt(job) for job in range(len(jobs))], dtype=np.int64),
         )
-        first = np.zeros(len(jobs), dtype=np.int64)
-        np.cumsum(shape.nodes[:-1], out=first[1:])
-        entries = int(shape.nodes.sum()) + 1
-        self._held = tables.Held(
-            first=shell(first),
-            nodes=shell(np.zeros(entries, dtype=np.int64)),
-            amounts=shell(np.zeros(entries * tables.KINDS, dtype=np.int64)),
-        )
-        self._slots = tables.Slots(
-            times=shell(np.zeros(MOST_SLOTS)),
-            free=shell(np.zeros(MOST_SLOTS * num_nodes * tables.KINDS, dtype=np.int64)),
-            counts=shell(np.zeros(1, dtype=np.int64)),
-            found=shell(np.zeros(num_nodes, dtype=np.int64)),
-            scores=shell(np.zeros(num_nodes)),
-        )
-        self._part_nodes = shell(np.concatenate([part.nodes for part in site.partitions]))
+        self._board = Board(
+            _sizes(site), shape.masks, site.rank, windows, self._asks, fullest_first=site.fullest_first
+        )  # fmt: skip
+        self._part_nodes = np.stack([part.nodes for part in site.partitions])
         self._refused |= shape.refused
 
     def _may_preempt(self, job: int) -> int:
@@ -146,7 +108,7 @@ class SlurmLine:
         return self._refused.get(job)
 
     def join(self, job: int, now_s: float) -> None:
-        self._asks.lasts[job] = max(float(self._floor.guess_left[job]), 1.0)
+        self._asks.lasts[job] = max(float(self._floor.job[job].guess), 1.0)
         self._insert(job)
         self._changed = True
 
@@ -166,9 +128,6 @@ class SlurmLine:
         self._give_back(job, now_s)
         self.join(job, now_s)
 
-    def order(self, now_s: float) -> Sequence[int]:
-        return [entry[3] for entry in self._waiting]
-
     def _insert(self, job: int) -> None:
         entry = (-float(self._parts[job].tier), -self._priorities.of(job), self._floor.submit_s[job], job)
         self._entry_of[job] = entry
@@ -180,7 +139,7 @@ class SlurmLine:
             del self._waiting[bisect.bisect_left(self._waiting, entry)]
 
     def _give_back(self, job: int, now_s: float) -> None:
-        tables.shift_held(job, 1, 0, self._kernel_site.free, self._asks, self._held)
+        self._board.hold(job, 1)
         self._charge(job, now_s)
         del self._charged_s[job]
 
@@ -234,9 +193,8 @@ class SlurmLine:
         self._changed |= self._waiting != before
 
     def _mark_nodes(self) -> None:
-        blocked = self._kernel_site.blocked
-        for node in range(len(blocked)):
-            blocked[node] = 1 if node in self._floor.nodes.down else 0
+        self._board.blocked[:] = False
+        self._board.blocked[list(self._floor.nodes.down)] = True
 
     def _eligible(self, most: int, *, per_user: int = 0, per_part: int = 0) -> list[int]:
         """The first jobs in line that no limit of their QOS, their array or the scheduler holds back."""
@@ -279,41 +237,26 @@ class SlurmLine:
     def _look(self, now_s: float) -> None:
         """The main scheduler: in order; what does not fit blocks its partition, unless others can be preempted for it."""
         queue = self._eligible(self._site.cycle.queue_depth)
-        failed = self._shell(np.zeros(len(self._site.partitions), dtype=np.int64))
-        started = self._shell(np.zeros(len(queue) + 1, dtype=np.int64))
-        line = self._shell(np.array(queue, dtype=np.int64))
+        failed: set[int] = set()
         at = 0
         while at < len(queue):
-            count, at = self._loops["run_main"](
-                float(now_s), at, line, failed, self._part_nodes, started, self._kernel_site, self._asks, self._held,
-                self._slots,
-            )  # fmt: skip
-            self._begin([int(job) for job in started[:count]], now_s)
-            if at < len(queue):
-                job = queue[at]
-                if not self._preempt_for(job, now_s):
-                    part = self._asks.partition[job]
-                    tables.block(part, failed, self._part_nodes, len(self._kernel_site.rank), self._kernel_site)
-                    at += 1
+            started, at = self._board.run_main(now_s, at, queue, failed, self._part_nodes)
+            self._begin(started, now_s)
+            if at < len(queue) and not self._preempt_for(queue[at], now_s):
+                self._board.block(int(self._asks.partition[queue[at]]), failed, self._part_nodes)
+                at += 1
 
     def _backfill(self, now_s: float) -> None:
         cycle, floor = self._site.cycle, self._floor
         queue = self._eligible(cycle.max_job_test, per_user=cycle.max_job_user, per_part=cycle.max_job_part)
         ends = sorted((floor.believed_end(job, now_s), job) for job in floor.running)
-        shell = self._shell
-        started = shell(np.zeros(len(queue) + 1, dtype=np.int64))
-        count = self._loops["run_backfill"](
-            float(now_s), now_s + cycle.window_s, cycle.resolution_s, shell(np.array(queue, dtype=np.int64)),
-            shell(np.array([end for end, _ in ends])), shell(np.array([job for _, job in ends], dtype=np.int64)), started,
-            self._kernel_site, self._asks, self._held, self._slots,
-        )  # fmt: skip
-        jobs = [int(job) for job in started[:count]]
+        jobs = self._board.run_backfill(now_s, now_s + cycle.window_s, cycle.resolution_s, queue, ends)
         self._begin(jobs[: cycle.max_job_start] if cycle.max_job_start else jobs, now_s)
 
     def _begin(self, jobs: Sequence[int], now_s: float) -> None:
         for job in jobs:
             if self._within_limits(job):  # others may have started since it was looked at
-                tables.shift_held(job, -1, 0, self._kernel_site.free, self._asks, self._held)
+                self._board.hold(job, -1)
                 self._start(job, now_s)
 
     def _start(self, job: int, now_s: float) -> None:
@@ -324,12 +267,9 @@ class SlurmLine:
         self.started(job, now_s)
 
     def _placement(self, job: int) -> Placement:
-        first, kinds = self._held.first[job], tables.KINDS
-        places = range(first, first + self._asks.nodes[job])
+        nodes, amounts = self._board.held[job]
         return tuple(
-            (int(self._held.nodes[at]), float(self._held.amounts[at * kinds]))
-            for at in places
-            if self._held.amounts[at * kinds] > 0
+            (node, float(gpus)) for node, gpus in zip(nodes.tolist(), amounts[:, 0].tolist(), strict=True) if gpus > 0
         )
 
     # Preemption.
@@ -354,74 +294,62 @@ class SlurmLine:
         """Free victims until the job fits, then spare those whose leaving did not help."""
         victims = [other for other in self._victims(job) if self._mode(other) != "OFF"]
         freed: list[int] = []
-        free = self._kernel_site.free
+        board = self._board
         fits = False
         for victim in victims:
-            tables.shift_held(victim, 1, 0, free, self._asks, self._held)
+            board.hold(victim, 1)
             freed.append(victim)
             fits = self._fits_now(job, now_s)
             if fits:
                 break
         for victim in list(freed[:-1]) if fits else list(freed):
-            tables.shift_held(victim, -1, 0, free, self._asks, self._held)
+            board.hold(victim, -1)
             if fits and not self._fits_now(job, now_s):
-                tables.shift_held(victim, 1, 0, free, self._asks, self._held)
+                board.hold(victim, 1)
             else:
                 freed.remove(victim)
         for victim in freed:
-            tables.shift_held(victim, -1, 0, free, self._asks, self._held)
+            board.hold(victim, -1)
             self._push_out(victim, now_s)
         return fits
 
     def _fits_now(self, job: int, now_s: float) -> bool:
-        tables.lay_now(now_s, self._kernel_site, self._slots)
-        return tables.gather(job, 0, now_s, self._kernel_site, self._asks, self._slots)
+        self._board.lay_now(now_s)
+        return self._board.gather(job, 0, now_s) is not None
 
     def _push_out(self, job: int, now_s: float) -> None:
         mode, floor = self._mode(job), self._floor
         if mode == "CANCEL":
             floor.cancel(job, now_s)
             return
-        floor.preemptions[job] += 1
+        floor.job[job].preemptions += 1
         cost = floor.overheads.preemption_s(floor.num_gpus[job])
         if mode == "SUSPEND":
             floor.stop(job, now_s, extra_s=cost, lost_s=cost)
             self._drop(job)
             self._suspended[job] = None
-            self._hold_memory(job, -1)
+            self._board.hold_memory(job, -1)
             return
         floor.settle(job, now_s)
-        done = max(float(floor.jobs.duration_s[job]) - floor.left[job], 0.0)
+        done = max(float(floor.jobs.duration_s[job]) - floor.job[job].left, 0.0)
         floor.stop(job, now_s, extra_s=done + cost, lost_s=done + cost)
         self._drop(job)
         self._priorities.requeue(job, now_s)
         self._insert(job)
 
-    def _hold_memory(self, job: int, sign: int) -> None:
-        """A suspended job keeps its memory."""
-        kinds = tables.KINDS
-        for at in range(self._held.first[job], self._held.first[job] + self._asks.nodes[job]):
-            self._kernel_site.free[self._held.nodes[at] * kinds + 2] += sign * self._held.amounts[at * kinds + 2]
-
     def _resume(self, now_s: float) -> None:
-        """Suspended jobs go on as soon as their own nodes have room again."""
-        free, held, kinds = self._kernel_site.free, self._held, tables.KINDS
+        """Suspended jobs, which keep their memory, go on as soon as their own nodes have room again."""
+        board = self._board
         for job in list(self._suspended):
-            places = range(held.first[job], held.first[job] + self._asks.nodes[job])
-            if any(self._kernel_site.blocked[held.nodes[at]] for at in places):
-                continue
-            if all(
-                free[held.nodes[at] * kinds + kind] >= held.amounts[at * kinds + kind]
-                for at in places
-                for kind in (0, 1)
-            ):
-                self._hold_memory(job, 1)
-                tables.shift_held(job, -1, 0, free, self._asks, held)
+            nodes, amounts = board.held[job]
+            if not board.blocked[nodes].any() and (board.free[nodes, :2] >= amounts[:, :2]).all():
+                board.hold_memory(job, 1)
+                board.hold(job, -1)
                 del self._suspended[job]
                 self._start(job, now_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class _Shape:
     """What jobs ask for on each of their nodes, and which nodes each group of them may use."""
 
@@ -440,13 +368,13 @@ def _sizes(site: SlurmSite) -> Ints:
         counted = site.memory_counts and pool.memory_bytes_per_node is not None
         memory = int((pool.memory_bytes_per_node or 0.0) / 2**20) if counted else 2**50
         rows += [(pool.gpus_per_node, cpus, memory)] * pool.num_nodes
-    return np.array(rows, dtype=np.int64).reshape(-1, tables.KINDS)
+    return np.array(rows, dtype=np.int64).reshape(-1, KINDS)
 
 
 def _shape_jobs(jobs: JobTable, site: SlurmSite, parts: Sequence[Partition]) -> _Shape:
     sizes = _sizes(site)
     count = len(jobs)
-    nodes, each = np.ones(count, dtype=np.int64), np.zeros((count, tables.KINDS), dtype=np.int64)
+    nodes, each = np.ones(count, dtype=np.int64), np.zeros((count, KINDS), dtype=np.int64)
     exclusive, group = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     rows: dict[tuple[str, str | None, str | None], int] = {}
     masks: list[Ints] = []

@@ -92,26 +92,6 @@ class ShareTree:
                 self._walk(accounts, ranked, ties)
             at = last
 
-    def classic(self, dampening: float) -> dict[object, float]:
-        """2^(-(effective usage / normalised shares) / dampening), of every user."""
-        total = self._usage[ROOT] or 1.0
-        normal: dict[object, float] = {ROOT: 1.0}
-        effective: dict[object, float] = {ROOT: 1.0}
-        todo: list[object] = [ROOT]
-        while todo:
-            parent = todo.pop()
-            family = self._children.get(parent, [])
-            shares = sum(self._shares[node] for node in family) or 1.0
-            for node in family:
-                part = self._shares[node] / shares
-                normal[node] = normal[parent] * part
-                actual = self._usage[node] / total
-                effective[node] = actual if parent == ROOT else actual + (effective[parent] - actual) * part
-                todo.append(node)
-        return {
-            leaf: 2.0 ** (-effective[leaf] / normal[leaf] / dampening) if normal[leaf] else 0.0 for leaf in self.leaves
-        }
-
 
 class Priorities:
     """The priority of every job as of the last recalculation, which comes once in a `PriorityCalcPeriod`."""
@@ -157,8 +137,7 @@ class Priorities:
         self.calculated_s = now_s
         if self._weights.fair_share:
             self.tree.decay(now_s)
-            weights = self._weights
-            self._fair = self.tree.fair_tree() if weights.fair_tree else self.tree.classic(weights.dampening)
+            self._fair = self.tree.fair_tree()
 
     def requeue(self, job: int, now_s: float) -> None:
         """Its age counts from now on."""

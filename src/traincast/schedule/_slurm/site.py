@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
+from traincast.noun import noun
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._slurm.accounting import (
     Association,
@@ -18,8 +19,16 @@ from traincast.schedule._slurm.accounting import (
     read_associations,
     read_qos,
     read_reservations,
+    read_table,
 )
-from traincast.schedule._slurm.conf import ConfNode, ConfPartition, SlurmConf, parse_slurm_time, read_conf, read_float
+from traincast.schedule._slurm.conf import (
+    ConfNode,
+    ConfPartition,
+    parse_slurm_time,
+    read_conf,
+    read_float,
+    read_gres,
+)
 from traincast.schedule._slurm.unmodelled import name_unmodelled
 from traincast.spec import Fleet, NodePool
 
@@ -27,7 +36,7 @@ DAY_S = 86400.0
 Mask = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Weights:
     """The multifactor priority: weights, the age that counts fully, and how usage is forgotten. `basic`: first come, first
     served."""
@@ -43,11 +52,9 @@ class Weights:
     half_life_s: float = 7 * DAY_S
     period_s: float = 300.0
     favor_small: bool = False
-    fair_tree: bool = True
-    dampening: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Cycle:
     """How slurmctld looks at its queue."""
 
@@ -100,10 +107,12 @@ class SlurmSite:
     preempt_by: str = "none"
     preempt_mode: str = "OFF"
     notes: tuple[str, ...] = ()
+    plain: bool = False
+    """No slurm.conf was given: every partition of a log is the one that there is."""
 
     def partition_of(self, name: str | None) -> Partition | None:
         """The first of the partitions that a job names, or the default one."""
-        names = [self.default_partition] if not name else name.split(",")
+        names = [self.default_partition] if not name or self.plain else name.split(",")
         return next((part for wanted in names for part in self.partitions if part.name == wanted), None)
 
     def shifted(self, origin_s: float) -> "SlurmSite":
@@ -131,7 +140,7 @@ def read_site(
 ) -> SlurmSite:
     """slurm.conf, and what `sacctmgr` and `scontrol` say beside it."""
     conf = read_conf(path)
-    nodes, notes = _usable_nodes(conf)
+    nodes, notes = _usable_nodes(conf.nodes)
     names = tuple(node.name for node in nodes)
     parts = tuple(_read_partition(part, names) for part in conf.partitions.values())
     default = next((part.name for part in conf.partitions.values() if _says_yes(part.words, "default")), parts[0].name)
@@ -144,7 +153,7 @@ def read_site(
     weights = sorted({node.weight for node in nodes})
     preempt = conf.words.get("preempttype", "preempt/none").lower().removeprefix("preempt/")
     return SlurmSite(
-        fleet=_make_fleet(nodes, conf),
+        fleet=_make_fleet(nodes),
         node_names=names,
         types=tuple(frozenset(kind for kind, _ in node.gpus if kind) for node in nodes),
         features=tuple(node.features for node in nodes),
@@ -165,11 +174,37 @@ def read_site(
     )
 
 
+def read_sinfo(path: Path) -> Fleet:
+    """The nodes in service that `sinfo -N -o "%N|%G|%c|%m|%T"` lists, as a fleet."""
+    nodes = {}
+    for row in read_table(path):
+        if not {"NODELIST", "GRES", "STATE"} <= row.keys():
+            break
+        nodes[row["NODELIST"]] = ConfNode(
+            name=row["NODELIST"],
+            num_cpus=_count(row.get("CPUS", ""), 2**20),
+            memory_bytes=_count(row.get("MEMORY", ""), 2**40) * 2.0**20,
+            gpus=read_gres(row["GRES"]),
+            features=frozenset(),
+            weight=1,
+            state=row["STATE"].upper(),
+        )
+    if not nodes:
+        raise InvalidInput(f'{path} is not the output of sinfo -N -o "%N|%G|%c|%m|%T"')
+    return _make_fleet(_usable_nodes(nodes)[0])
+
+
+def _count(text: str, default: int) -> int:
+    found = re.fullmatch(r"([0-9]{1,12})\+?", text.strip())
+    return int(found[1]) if found else default
+
+
 def plain_site(fleet: Fleet) -> SlurmSite:
     """Slurm as it comes, on any fleet: one partition, first come, first served, with backfill."""
     count = fleet.num_nodes
     types = tuple(frozenset([pool.device]) for pool in fleet.pools for _ in range(pool.num_nodes))
     return SlurmSite(
+        plain=True,
         fleet=fleet,
         node_names=tuple(f"node{number}" for number in range(count)),
         types=types,
@@ -189,18 +224,18 @@ def _says_yes(words: Mapping[str, str], key: str) -> bool:
     return words.get(key, "NO").upper().startswith("YES")
 
 
-def _usable_nodes(conf: SlurmConf) -> tuple[list[ConfNode], list[str]]:
+def _usable_nodes(listed: Mapping[str, ConfNode]) -> tuple[list[ConfNode], list[str]]:
     """Nodes with GPUs that are in service, those of one kind beside each other, and what is said about the others."""
-    without = [node for node in conf.nodes.values() if not node.num_gpus]
-    gone = [node for node in conf.nodes.values() if node.num_gpus and re.match("DOWN|DRAIN|FAIL|FUTURE", node.state)]
+    without = [node for node in listed.values() if not node.num_gpus]
+    gone = [node for node in listed.values() if node.num_gpus and re.match("DOWN|DRAIN|FAIL|FUTURE", node.state)]
     notes = []
     if without:
         notes.append(f"{len(without):,} nodes without GPUs are not simulated")
     if gone:
         notes.append(f"{len(gone):,} nodes are not in service (State={gone[0].state}) and are not simulated")
-    nodes = [node for node in conf.nodes.values() if node not in without and node not in gone]
+    nodes = [node for node in listed.values() if node not in without and node not in gone]
     if not nodes:
-        raise InvalidInput("slurm.conf has no node with Gres=gpu:... in service")
+        raise InvalidInput("no node with GPUs (Gres=gpu:...) is in service")
     kinds: dict[tuple[object, ...], int] = {}
     keyed = [(kinds.setdefault(_kind(node), len(kinds)), at, node) for at, node in enumerate(nodes)]
     return [node for _, _, node in sorted(keyed, key=lambda entry: entry[:2])], notes
@@ -210,7 +245,7 @@ def _kind(node: ConfNode) -> tuple[object, ...]:
     return (node.gpus, node.num_cpus, node.memory_bytes)
 
 
-def _make_fleet(nodes: Sequence[ConfNode], conf: SlurmConf) -> Fleet:
+def _make_fleet(nodes: Sequence[ConfNode]) -> Fleet:
     """One pool for every run of equal nodes."""
     from traincast.schedule._study import device_watts
 
@@ -252,7 +287,7 @@ def _read_partition(part: ConfPartition, names: Sequence[str]) -> Partition:
         tier=int(read_float(words, "prioritytier", priority)),
         job_factor=read_float(words, "priorityjobfactor", priority),
         exclusive=words.get("oversubscribe", words.get("shared", "NO")).upper().startswith("EXCLUSIVE"),
-        max_nodes=float(max_nodes) if max_nodes.isdigit() else math.inf,
+        max_nodes=float(max_nodes) if max_nodes.isdecimal() else math.inf,
         qos=words.get("qos"),
         preempt_mode=words["preemptmode"].upper() if "preemptmode" in words else None,
         billing=_read_pairs(words.get("tresbillingweights", "")),
@@ -272,7 +307,6 @@ def _read_pairs(text: str) -> tuple[tuple[str, float], ...]:
 
 def _read_weights(words: Mapping[str, str]) -> Weights:
     kind = words.get("prioritytype", "priority/multifactor").lower()
-    flags = words.get("priorityflags", "").upper().split(",")
 
     def weight(key: str) -> float:
         return read_float(words, f"priorityweight{key}", 0.0)
@@ -290,8 +324,6 @@ def _read_weights(words: Mapping[str, str]) -> Weights:
         half_life_s=parse_slurm_time(words.get("prioritydecayhalflife", "7-0")),
         period_s=parse_slurm_time(words.get("prioritycalcperiod", "5")),
         favor_small=_says_yes(words, "priorityfavorsmall"),
-        fair_tree="NO_FAIR_TREE" not in flags,
-        dampening=read_float(words, "fairsharedampeningfactor", 1.0),
     )
 
 

@@ -46,12 +46,12 @@ function showForecast() {
   const interval = (estimate) => `90% between ${showSeconds(estimate.low_s)} and ${showSeconds(estimate.high_s)}`;
   const fits = memory.fit_probability, mood = fits > 0.9 ? "good" : fits < 0.5 ? "bad" : "warn";
   const cards = element("div", { class: "cards" },
-    figure("One step", showSeconds(step.seconds), interval(step)),
-    figure("Throughput", `${showCount(answer.samples_per_s)}/s`, `${plural(answer.global_batch, "sample")} per step`),
+    figure("One step", showSeconds(step.seconds), `${interval(step)}; ${answer.asked}`),
+    figure("Throughput", `${showCount(answer.samples_per_s)}/s`, `${plural(answer.global_batch, "sample")} per step, ${percent(answer.utilization)} MFU${answer.recomputed > 0.005 ? `, ${percent(answer.utilization * (1 + answer.recomputed))} HFU` : ""}`),
     figure("Whole job", showSeconds(job.total.seconds), `${plural(Math.round(job.num_steps), "step")}; ${interval(job.total)}`),
     figure("Cost", showUsd(answer.usd && answer.usd.value), answer.usd ? `${showUsd(answer.usd.low)} to ${showUsd(answer.usd.high)}; ${showEnergy(answer.energy_joules)}` : "no price is known; give one"),
-    figure("Memory per device", showBytes(answer.needed_bytes), `${memory.fits ? "fits" : "does not fit"} ${showBytes(memory.capacity_bytes)}: ${percent(fits)} sure`, mood),
-    figure("Utilization", percent(answer.utilization, 1), "of the peak rate by the model's own FLOP"));
+    figure("Memory per device", showBytes(answer.needed_bytes), `of ${showBytes(memory.capacity_bytes)}: ${percent(fits)} likely to fit`, mood),
+    figure("MFU", percent(answer.utilization, 1), "the model's own FLOP over the peak rate"));
   const shares = Object.entries(answer.timeline.shares).filter(([, share]) => share > 0.0005).sort((a, b) => b[1] - a[1])
     .map(([name, value]) => ({ name: WORDS[name] || name, value, colour: categoryColour(name) }));
   const parts = Object.entries({ ...memory.by_role, ...(Object.keys(memory.outside_parts).length ? memory.outside_parts : { "context, libraries and cached blocks": memory.outside_bytes }) }).filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1])

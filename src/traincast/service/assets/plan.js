@@ -110,7 +110,7 @@ function usePlan(row) {
   const named = [...byId("machines").options].some((option) => option.value === machine);
   writeState({ ...readState(), kind: named ? "machine" : "device", device: named ? machine : row.device, nodes: String(row.num_nodes), devices_per_node: String(row.devices_per_node), batch: String(row.batch),
     ...Object.fromEntries(["tensor", "pipeline", "context", "expert", "micro_batches"].map((axis) => [axis, degrees[axis] > 1 ? String(degrees[axis]) : ""])),
-    zero: degrees.zero ? String(degrees.zero) : "", recompute: degrees.recompute === "none" ? "" : degrees.recompute, order: degrees.order === "1f1b" ? "" : degrees.order, sequence_parallel: degrees.sequence_parallel ? "1" : "" });
+    zero: String(degrees.zero), recompute: degrees.recompute, order: degrees.pipeline > 1 ? degrees.order : "", sequence_parallel: degrees.sequence_parallel ? "1" : "" });
   openTab("forecast");
   forecast();
 }

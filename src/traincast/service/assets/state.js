@@ -101,7 +101,7 @@ async function call(method, where, body, { raw, signal } = {}) {
     return call(method, where, body, { raw, signal });
   }
   const answer = await response.json();
-  if (!response.ok) throw new Refusal(answer.error);
+  if (!response.ok) throw new Refusal(answer.detail);
   return answer;
 }
 

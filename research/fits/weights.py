@@ -1,0 +1,36 @@
+"""Fitted arrays to the files of weights that ship with the package."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from traincast.cost._interaction import Network
+from traincast.cost._interaction.ensemble import NodeNetwork
+from traincast.cost._interaction.features import NUMERIC
+from traincast.cost._interaction.pricing import _ARRAYS as GRAPH_ARRAYS
+from traincast.embed._predictor import _ARRAYS as PREDICTOR_ARRAYS
+from traincast.embed._predictor import PREDICTOR, StepPredictor
+from traincast.files import write_safetensors
+
+PREDICTOR_NUMBERS = ("mean", "log_sigma", "num_steps", "error")
+
+
+def save_network(network: Network, path: Path, notes: Mapping[str, str]) -> None:
+    ranges = {name: getattr(network, name) for name in ("centre", "scale", "low", "high", "known_sorts")}
+    arrays = {**{f"weights.{name}": value for name, value in network.weights.items()}, **ranges}
+    write_safetensors(path, arrays, {**notes, "bound": repr(network.bound), "features": ",".join(NUMERIC)})
+
+
+def save_graph_network(network: NodeNetwork, path: Path, **notes: str) -> None:
+    kept = {"classes": json.dumps(list(network.classes)), "bound": repr(network.bound), **notes}
+    write_safetensors(path, {name: getattr(network, name) for name in GRAPH_ARRAYS}, kept)
+
+
+def save_predictor(predictor: StepPredictor, path: Path = PREDICTOR) -> None:
+    arrays = {
+        f"{name}.{part}": getattr(one, part) for name, one in predictor.types.items() for part in PREDICTOR_ARRAYS
+    }
+    facts = {name: {part: getattr(one, part) for part in PREDICTOR_NUMBERS} for name, one in predictor.types.items()}
+    write_safetensors(
+        path, arrays, {"types": json.dumps(facts), "made by": "python -m research.fits.methods predictddl"}
+    )
