@@ -7,10 +7,16 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, not whether it is right.
-settings.register_profile("shared machine", deadline=None)
+# How long an example takes says how busy the machine is, not whether it is right. The suite draws the same examples
+# each time; benchmarks/laws.py and `make fuzz` draw new ones.
+settings.register_profile(
+    "shared machine",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 settings.load_profile("shared machine")
 
 # Every test records what it asks for, and leaves nothing behind.

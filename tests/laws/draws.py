@@ -64,13 +64,13 @@ class Draw:
         return lower(self.graph, self.plan)
 
 
-def degrees(most: int) -> st.SearchStrategy[int]:
-    return st.sampled_from([2**power for power in range(int(math.log2(most)) + 1)])
+def degrees(most: int, *, least: int = 1) -> st.SearchStrategy[int]:
+    return st.sampled_from([2**power for power in range(int(math.log2(least)), int(math.log2(most)) + 1)])
 
 
 @st.composite
 def draws(draw: st.DrawFn, families: tuple[str, ...] = FAMILIES, **fixed: object) -> Draw:
-    """Any model under any plan that it and `Parallelism` allow; `fixed` are words of the plan that are not drawn."""
+    """Any model under any plan that it and `Parallelism` allow; `fixed` are words of the plan, or what they are drawn from."""
     family = draw(st.sampled_from(families))
     decoder = family not in OTHERS
     words: dict[str, object] = {
@@ -100,8 +100,8 @@ def draws(draw: st.DrawFn, families: tuple[str, ...] = FAMILIES, **fixed: object
         words["shard"] = draw(degrees(8))
     if family in ("dense", "vision") and draw(st.integers(0, 3)) == 0:
         words = {"data": words["data"], "servers": draw(st.integers(1, 4)), "asynchronous": draw(st.booleans())}
-    words |= fixed
-    precision = draw(st.sampled_from(["bf16", "bf16-pure", "fp32", "bf16-amp"]))
+    precision = draw(st.sampled_from(fixed.pop("precision", ("bf16", "bf16-pure", "fp32", "bf16-amp"))))  # type: ignore[arg-type]
+    words |= {name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()}
     try:
         found = Draw(family=family, precision=precision, plan=Parallelism(**words))  # type: ignore[arg-type]
         assume(found.program.stages)
