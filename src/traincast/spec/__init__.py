@@ -23,7 +23,6 @@ __all__ = [
     "Calibration",
     "Cluster",
     "Collective",
-    "CollectiveRates",
     "ConfigText",
     "Device",
     "Domain",
@@ -126,7 +125,6 @@ if TYPE_CHECKING:
     from traincast.spec._measurement import (
         SUBJECTS,
         Block,
-        CollectiveRates,
         Environment,
         Experiment,
         MachineRates,
