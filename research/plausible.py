@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for kind, value, low, high in outside:
             sys.stdout.write(
                 f"{kind[0]} {value:.3f}, public runs {low:.3f} to {high:.3f}: {row['model']} ({row['framework']}, "
-                f"{row['dtype']}) micro-batch {row['micro_batch']}, tp {row['tp']}, pp {row['pp']}, dp {row['dp']}, {row['grad_accum']} "
-                f"micro-batches on {row['gpu']} ({', '.join(kind[1:])})\n"
+                f"{row['dtype']}) micro-batch {row['micro_batch']}, tp {row['tp']}, pp {row['pp']}, dp {row['dp']}, "
+                f"{row['grad_accum']} micro-batches on {row['gpu']} ({', '.join(kind[1:])})\n"
             )
     sys.stdout.write(", ".join(f"{number} {name}" for name, number in outcome.most_common()) + "\n")
 
