@@ -21,7 +21,7 @@ from traincast.errors import InvalidInput
 from traincast.files import load_calibration
 from traincast.service._faults import KINDS, NotFound, NotRecorded
 from traincast.service._limits import Budget, Settings
-from traincast.service._pool import NICENESS, Pool, resident_bytes
+from traincast.service._pool import NICENESS_BESIDE, Pool, resident_bytes
 from traincast.service._requests import graph_file
 from traincast.service._runner import JobRunner
 from traincast.service._state import State, StoredJob, open_database
@@ -120,7 +120,7 @@ class Dispatcher:
             size=settings.workers, memory_bytes=limits.worker_bytes, max_waiting=limits.waiting_requests,
             patience_s=limits.patience_s, rest_bytes=limits.rest_bytes,
         )  # fmt: skip
-        beside: dict[str, Any] = {"size": 2, "max_waiting": 16, "niceness": NICENESS, "most_of_client": 1}
+        beside: dict[str, Any] = {"size": 2, "max_waiting": 16, "niceness": NICENESS_BESIDE, "most_of_client": 1}
         self._large = Pool(memory_bytes=limits.worker_bytes, rest_bytes=limits.rest_bytes, **beside)
         # PyTorch alone takes half of what others may hold.
         self._recorders = Pool(memory_bytes=limits.capture_bytes, rest_bytes=2 * limits.rest_bytes, **beside)

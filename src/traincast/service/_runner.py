@@ -11,7 +11,7 @@ from typing import Any
 from traincast.errors import TraincastError
 from traincast.service._faults import InternalError, Interrupted, NotRecorded, StorageFault, Unstorable, WorkerDied
 from traincast.service._limits import Settings
-from traincast.service._pool import NICENESS, Worker
+from traincast.service._pool import NICENESS_BESIDE, Worker
 from traincast.service._state import StoredJob
 from traincast.service._storage import Storage
 
@@ -33,7 +33,7 @@ class JobRunner:
         self._owner = secrets.token_hex(8)
         limits = settings.limits
         self._workers = [
-            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS)
+            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS_BESIDE)
             for _ in range(settings.job_workers)
         ]
         self._running: dict[str, tuple[StoredJob, asyncio.Task[None]]] = {}
