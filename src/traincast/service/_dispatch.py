@@ -142,22 +142,23 @@ class Dispatcher:
     async def check_health(self) -> dict[str, Any]:
         """What works and what does not, as it was found a few seconds ago at most."""
         await self.storage.check()
-        problems = []
-        if self.storage.fault is not None:
-            problems.append(str(self.storage.fault))
-        if self.is_ready and self.runner.num_alive < self.settings.job_workers:
-            problems.append(f"{self.runner.num_alive} of {self.settings.job_workers} job runners are alive")
-        queue = self.storage.queue
+        fault, queue, most, alive = (
+            self.storage.fault,
+            self.storage.queue,
+            self.settings.job_workers,
+            self.runner.num_alive,
+        )
+        problems = [] if fault is None else [str(fault)]
+        if self.is_ready and alive < most:
+            problems.append(f"{alive} of {most} job runners are alive")
+        kind, counts = (
+            None if fault is None else fault.kind,
+            {key: queue.counts.get(key, 0) for key in ("queued", "running")},
+        )
         return {
-            "status": "failing" if problems else "ok",
             "problems": problems,
-            "storage": self.storage.describe(),
-            "queue": {
-                **{state: queue.counts.get(state, 0) for state in ("queued", "running")},
-                "oldest_s": round(queue.oldest_s, 3),
-                "runners": self.settings.job_workers,
-                "runners_alive": self.runner.num_alive,
-            },
+            "storage": {"backend": self.state.database.name, "writable": fault is None, "fault": kind},
+            "queue": {**counts, "oldest_s": round(queue.oldest_s, 3), "runners": most, "runners_alive": alive},
         }
 
     def _look(self) -> Iterable[Seen]:

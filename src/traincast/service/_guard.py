@@ -35,19 +35,13 @@ JSON_BYTES = 6 * MIB
 LARGE_ANSWER = 64 * 1024
 """Larger ones are sent in pieces and counted while they are under way."""
 SLOWEST_BYTES_PER_S = 32 * 1024
-HEADERS = tuple(
-    tuple(line.encode().split(b": "))
-    for line in (
-        *("x-content-type-options: nosniff", "x-frame-options: DENY", "referrer-policy: no-referrer"),
-        *("cross-origin-resource-policy: same-origin", "cross-origin-opener-policy: same-origin"),
-        "permissions-policy: camera=(), geolocation=(), microphone=()",
-    )
-)
-API_HEADERS = (
-    *HEADERS,
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cache-control", b"no-store"),
-)
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY"), (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"), (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)  # fmt: skip
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+API_HEADERS = (*HEADERS, _POLICY, (b"cache-control", b"no-store"))
 """Of answers that are no page: no browser shows or keeps them."""
 _METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH")
 
