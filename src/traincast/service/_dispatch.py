@@ -142,19 +142,13 @@ class Dispatcher:
     async def check_health(self) -> dict[str, Any]:
         """What works and what does not, as it was found a few seconds ago at most."""
         await self.storage.check()
-        fault, queue, most, alive = (
-            self.storage.fault,
-            self.storage.queue,
-            self.settings.job_workers,
-            self.runner.num_alive,
-        )
+        fault, queue = self.storage.fault, self.storage.queue
+        most, alive = self.settings.job_workers, self.runner.num_alive
         problems = [] if fault is None else [str(fault)]
         if self.is_ready and alive < most:
             problems.append(f"{alive} of {most} job runners are alive")
-        kind, counts = (
-            None if fault is None else fault.kind,
-            {key: queue.counts.get(key, 0) for key in ("queued", "running")},
-        )
+        kind = None if fault is None else fault.kind
+        counts = {key: queue.counts.get(key, 0) for key in ("queued", "running")}
         return {
             "problems": problems,
             "storage": {"backend": self.state.database.name, "writable": fault is None, "fault": kind},
