@@ -3,8 +3,11 @@
 python benchmarks/hostile.py [--gigabytes 5] [--minutes 10] [--write research/results/hostile.md]
 
 One process attacks from 127.0.0.1: half-sent uploads, packed bombs, large bodies of every content type, endless heads behind a
-request, thousands of fields, clients that never read. Another asks /live from 127.0.0.7, and by turns a bare server that does
-nothing else, so that what the machine itself costs can be told apart. The attack ends after so many bytes or minutes.
+request, thousands of fields, clients that never read. Another asks /live from 127.0.0.7, and by turns a server that does nothing
+else and is not attacked. Then a bare Starlette, which reads every body and forgets it, is attacked in the same way but for the
+heads, which hold it for a minute and more: the least that such bodies cost a service under this server on this machine. The
+attack ends after so many bytes or minutes. Beside each time stands what is left of it without the time in which the process was
+ready to run and others had the cores (/proc/PID/schedstat).
 """
 
 import argparse
@@ -19,6 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,15 +31,17 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from service.conftest import start  # noqa: E402
+from service.conftest import Running, run_service, start  # noqa: E402
 
 MIB = 2**20
 HEAD = "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
 LIVE = b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+ANYTHING = memoryview(b"a" * (100 * MIB))
+"""Sent again and again, so that the attack itself holds little."""
 LIVE_LIMIT_S, MEMORY_LIMIT_MIB = 0.25, 512
 
 
-async def send(writer: asyncio.StreamWriter, content: bytes, sent: Counter[str], kind: str) -> None:
+async def send(writer: asyncio.StreamWriter, content: bytes | memoryview, sent: Counter[str], kind: str) -> None:
     for at in range(0, len(content), MIB):
         writer.write(content[at : at + MIB])
         await asyncio.wait_for(writer.drain(), 20)
@@ -43,7 +50,7 @@ async def send(writer: asyncio.StreamWriter, content: bytes, sent: Counter[str],
 
 async def half_upload(reader: Any, writer: Any, sent: Counter[str], draw: random.Random) -> None:
     writer.write(HEAD.format(path="/models", kind="application/octet-stream", length=31 * MIB).encode())
-    await send(writer, b"x" * (draw.randrange(4, 30) * MIB), sent, "half-sent uploads")
+    await send(writer, ANYTHING[: draw.randrange(4, 30) * MIB], sent, "half-sent uploads")
     await asyncio.sleep(3)
 
 
@@ -64,7 +71,7 @@ async def endless_head(reader: Any, writer: Any, sent: Counter[str], draw: rando
     body = json.dumps({"model": "gpt2", "gpus": "8xh100", "steps": draw.randrange(10**9)}).encode()
     writer.write(HEAD.format(path="/fit", kind="application/json", length=len(body)).encode() + body)
     writer.write(b"GET /live HTTP/1.1\r\nhost: localhost\r\nx: ")
-    await send(writer, b"a" * (100 * MIB), sent, "endless heads behind a request")
+    await send(writer, ANYTHING, sent, "endless heads behind a request")
 
 
 async def many_fields(reader: Any, writer: Any, sent: Counter[str], draw: random.Random) -> None:
@@ -82,10 +89,11 @@ BOMB = gzip.compress(b'{"format": "traincast-graph", "x": "' + b"0" * (256 * MIB
 LARGE = b'{"workload": {"name": "gpt2"}, "cluster": {"device": "h100"}, "x": [' + b", ".join(
     b'{"a%d": [1, 2, 3]}' % number for number in range(260_000)
 ) + b"]}"  # fmt: skip
-ATTACKS = (half_upload, half_upload, bomb, large_body, endless_head, many_fields, never_reads)
+BODIES = (half_upload, half_upload, bomb, large_body, never_reads)
+ATTACKS = (*BODIES, endless_head, many_fields)
 
 
-def attack(port: int, most_bytes: float, until_s: float, told: Any) -> None:
+def attack(port: int, most_bytes: float, until_s: float, told: Any, kinds: Sequence[Any]) -> None:
     sent: Counter[str] = Counter()
 
     async def one(number: int) -> None:
@@ -97,7 +105,7 @@ def attack(port: int, most_bytes: float, until_s: float, told: Any) -> None:
                 await asyncio.sleep(0.1)
                 continue
             try:
-                await ATTACKS[number % len(ATTACKS)](reader, writer, sent, draw)
+                await kinds[number % len(kinds)](reader, writer, sent, draw)
             except (OSError, TimeoutError):
                 sent["cut off"] += 0
             finally:
@@ -110,7 +118,7 @@ def attack(port: int, most_bytes: float, until_s: float, told: Any) -> None:
     told.put(dict(sent))
 
 
-def bare(told: Any) -> None:
+def idle(told: Any) -> None:
     """A server that answers /live and nothing else."""
 
     async def answer(reader: Any, writer: Any) -> None:
@@ -123,6 +131,22 @@ def bare(told: Any) -> None:
         await server.serve_forever()
 
     asyncio.run(run())
+
+
+BARE = """
+import json, socket, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+async def answer(request):
+    await request.body()
+    return Response(b"x" * 1_400_000 if request.url.path.startswith("/docs") else b"{}")
+app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+listener = socket.create_server(("127.0.0.1", 0))
+print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
+config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=5)
+uvicorn.Server(config).run(sockets=[listener])
+"""
 
 
 def ask_live(port: int) -> float:
@@ -144,6 +168,50 @@ def resident_mib(pid: int) -> float:
     return float(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
+@dataclass(slots=True)
+class Watched:
+    """What one server held and how long its answers took while it was attacked."""
+
+    before_mib: float
+    most_mib: float = 0.0
+    live: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of each answer, and without those in which others had the cores."""
+    idle_s: list[float] = field(default_factory=list)
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def rows(self, name: str) -> list[str]:
+        for_all = [
+            ("", [each for each, _ in self.live]),
+            (", without waiting for a core", [own for _, own in self.live]),
+        ]
+        return [show_times(f"{name}{words}", found) for words, found in for_all]
+
+
+def show_times(name: str, found: list[float]) -> str:
+    found = sorted(found)
+    quantiles = (found[len(found) // 2], found[int(len(found) * 0.99)], found[-1])
+    return f"| {name} | {len(found):,} | {' | '.join(f'{1e3 * each:.1f}' for each in quantiles)} |"
+
+
+def watch(running: Running, idle_port: int, options: argparse.Namespace, kinds: Sequence[Any]) -> Watched:
+    port, pid = urlsplit(running.url).port or 0, running.process.pid
+    told: Any = multiprocessing.Queue()
+    until_s = time.monotonic() + 60 * options.minutes
+    attacker = multiprocessing.Process(target=attack, args=(port, 1e9 * options.gigabytes, until_s, told, kinds))
+    seen = Watched(before_mib=resident_mib(pid))
+    attacker.start()
+    while attacker.is_alive() and time.monotonic() < until_s + 120 and told.empty():
+        waited_s = core_s(pid)[1]
+        took_s = ask_live(port)
+        seen.live.append((took_s, max(0.0, took_s - (core_s(pid)[1] - waited_s))))
+        seen.idle_s.append(ask_live(idle_port))
+        seen.most_mib = max(seen.most_mib, resident_mib(pid))
+        time.sleep(0.05)
+    seen.sent = told.get(timeout=120)
+    attacker.join(60)
+    return seen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=5.0)
@@ -151,46 +219,39 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     told: Any = multiprocessing.Queue()
-    beside = multiprocessing.Process(target=bare, args=(told,), daemon=True)
+    beside = multiprocessing.Process(target=idle, args=(told,), daemon=True)
     beside.start()
-    bare_port = told.get()
+    idle_port = told.get()
     with tempfile.TemporaryDirectory() as folder:
         running = start(Path(folder) / "state.db", "--workers", "2")
-        port, pid = urlsplit(running.url).port or 0, running.process.pid
-        before, cores = resident_mib(pid), core_s(pid)
-        until_s = time.monotonic() + 60 * options.minutes
-        attacker = multiprocessing.Process(target=attack, args=(port, options.gigabytes * 1e9, until_s, told))
-        attacker.start()
-        live_s, bare_s, held = [], [], [before]
-        while attacker.is_alive() and time.monotonic() < until_s + 120 and told.empty():
-            live_s.append(ask_live(port))
-            bare_s.append(ask_live(bare_port))
-            held.append(resident_mib(pid))
-            time.sleep(0.05)
-        sent = told.get(timeout=120)
-        attacker.join(60)
+        cores = core_s(running.process.pid)
+        ours = watch(running, idle_port, options, ATTACKS)
         health = running.get("/health").status
-        ran_s, waited_s = (late - early for late, early in zip(core_s(pid), cores, strict=True))
+        ran_s, waited_s = (late - early for late, early in zip(core_s(running.process.pid), cores, strict=True))
         running.stop()
+    load = os.getloadavg()[0]
+    running = run_service([sys.executable, "-c", BARE], token=None)
+    bare = watch(running, idle_port, options, BODIES)
+    running.stop()
     beside.terminate()
-    live_s.sort()
-    bare_s.sort()
     lines = [
         "# The service under hostile traffic", "", f"`python benchmarks/hostile.py --gigabytes {options.gigabytes:g}`", "",
-        "| sent | MiB |", "|---|--:|", *(f"| {kind} | {count / MIB:,.0f} |" for kind, count in sorted(sent.items()) if count),
-        f"| all | {sum(sent.values()) / MIB:,.0f} |", "",
-        f"Main process: {before:.0f} MiB before, {max(held):.0f} MiB at most (limit {MEMORY_LIMIT_MIB}).",
-        f"/health afterwards: {health}. It ran for {ran_s:.0f} s and waited {waited_s:.0f} s for a core that others had.",
+        "| sent, MiB | service | bare Starlette |", "|---|--:|--:|",
+        *(f"| {kind} | {ours.sent[kind] / MIB:,.0f} | {bare.sent.get(kind, 0) / MIB:,.0f} |" for kind in sorted(ours.sent)),
+        f"| all | {sum(ours.sent.values()) / MIB:,.0f} | {sum(bare.sent.values()) / MIB:,.0f} |", "",
+        f"Main process: {ours.before_mib:.0f} MiB before, {ours.most_mib:.0f} MiB at most (limit {MEMORY_LIMIT_MIB}); bare "
+        f"Starlette {bare.most_mib:.0f} MiB at most.",
+        f"/health afterwards: {health}. The main process ran for {ran_s:.0f} s and waited {waited_s:.0f} s for a core.",
         "", "| asked meanwhile | times | p50 ms | p99 ms | most ms |", "|---|--:|--:|--:|--:|",
+        *ours.rows("/live"), show_times("a server that is not attacked", ours.idle_s),
+        *bare.rows("bare Starlette under the bodies alone"), show_times("a server that is not attacked, then", bare.idle_s),
+        "", f"Load average: {load:.0f} on {os.cpu_count()} cores.",
     ]  # fmt: skip
-    for name, found in (("/live", live_s), ("a bare server", bare_s)):
-        quantiles = (found[len(found) // 2], found[int(len(found) * 0.99)], found[-1])
-        lines.append(f"| {name} | {len(found):,} | {' | '.join(f'{1e3 * each:.1f}' for each in quantiles)} |")
-    lines += ["", f"Load average: {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores."]
     print("\n".join(lines))
     if options.write:
         options.write.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return int(max(held) > MEMORY_LIMIT_MIB or live_s[-1] > LIVE_LIMIT_S + bare_s[-1])
+    floor_s = max(each for each, _ in bare.live)
+    return int(ours.most_mib > MEMORY_LIMIT_MIB or max(each for each, _ in ours.live) > max(LIVE_LIMIT_S, floor_s))
 
 
 if __name__ == "__main__":

@@ -610,6 +610,27 @@ def _answer_body(path: Path) -> bytes:
         raise TraincastError("an upload is read elsewhere") from error
 
 
+def _answer_graph(path: Path) -> object:
+    """A graph from its file to its forecast, its fit and its neighbours."""
+    from builders import make_cluster
+    from traincast.embed import summarize
+    from traincast.files import load_graph
+    from traincast.forecast import forecast
+    from traincast.spec import Job, Scalable
+
+    loaded = load_graph(path)
+    graph = loaded.small if isinstance(loaded, Scalable) else loaded
+    summarize(graph)
+    return forecast(Job(graph=graph), make_cluster())
+
+
+def _simulate_jobs(path: Path) -> object:
+    """A log of jobs from its file to a schedule of them."""
+    from traincast.schedule import Setting, parse_fleet, read_trace, run_policy
+
+    return run_policy("srtf", read_trace(path).jobs, Setting(fleet=parse_fleet("2x8:a100")))
+
+
 def _store(folder: Path) -> list[bytes]:
     from traincast.store import Store
 
@@ -703,6 +724,11 @@ READERS: dict[str, Reader] = {
     ),
     "table of speeds": Reader(read=_lazily("traincast.schedule._speeds", "read_speeds"), suffix=".csv", samples=_given(SPEEDS)),
     "store": Reader(read=_read_store, suffix=".db", samples=_store, cost=4),
+    "graph to its forecast": Reader(read=_answer_graph, suffix=".json", samples=_graph_json, cost=8),
+    "jobs to their schedule": Reader(
+        read=_simulate_jobs, suffix=".csv", samples=_given(*(sample for suffix, sample in LOGS.values() if suffix == ".csv")),
+        cost=4,
+    ),
     "http bodies": Reader(
         read=_read_body, suffix=".json", samples=_given(*(json.dumps(each).encode() for each in ASKED.values())),
         needs=("pydantic",), cost=2,

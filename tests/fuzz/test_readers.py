@@ -134,6 +134,7 @@ FOUND = {
     "a flag of a hundred thousand digits": (
         "config trl-distillation.sh", b"python trl/scripts/distillation.py --learning_rate " + b"9" * 100_000 + b"x\n",
     ),
+    "a body that is one number": ("http bodies", b"99999"),
     "a store that is cut off": ("store", b"SQLite format 3\0" + bytes(300)),
 }  # fmt: skip
 

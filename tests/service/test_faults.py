@@ -244,19 +244,20 @@ def test_a_check_does_not_wait_behind_a_long_write(tmp_path: Path, monkeypatch: 
     async def run() -> None:
         storage = storage_module.Storage(make_state(tmp_path / "state.db"))
         await storage.check()
-        assert storage.describe()["writable"]
+        assert storage.fault is None
         writing = asyncio.create_task(storage.write(finished.wait))
         monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", 1e6)
         await storage.check()
-        assert storage.describe()["writable"]
+        assert storage.fault is None
         monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", 0.0)
         await storage.check()
-        assert storage.describe()["fault"] == "unreachable"
+        assert storage.fault is not None
+        assert storage.fault.kind == "unreachable"
         finished.set()
         await writing
         monkeypatch.setattr(storage_module, "CHECK_PATIENCE_S", PATIENCE_S)
         await storage.check()
-        assert storage.describe()["writable"]
+        assert storage.fault is None
         await storage.close()
 
     asyncio.run(run())

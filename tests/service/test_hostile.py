@@ -246,6 +246,23 @@ def test_a_client_that_never_reads_is_cut_off(small: Running) -> None:
     wait_until(lambda: "traincast_inflight_bytes 0.0" in small.get("/metrics").body)
 
 
+def test_an_answer_that_has_no_room_is_refused_and_is_no_internal_error(tmp_path: Path) -> None:
+    running = start_limited(tmp_path / "state.db", client_bytes=4 * MIB, write_s=PATIENCE_S)
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(8):
+                raw = stack.enter_context(socket.socket())
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                where = urlsplit(running.url)
+                raw.connect((where.hostname, where.port))
+                raw.sendall(b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 4)
+            wait_until(lambda: running.get("/docs/swagger-ui-bundle.js").status == 429)
+        wait_until(lambda: running.get("/docs/swagger-ui-bundle.js").status == 200)
+        assert 'status="500"' not in running.get("/metrics").body
+    finally:
+        running.stop()
+
+
 # Turns.
 
 

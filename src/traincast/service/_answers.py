@@ -100,7 +100,7 @@ def answer_forecast(task: Task, _report: Report) -> dict[str, Any]:
     if _is_upload(task):
         # What it was recorded with.
         document["settings"] |= {
-            name: asked["workload"][name] for name in ("precision", "seq") if name in asked["workload"]
+            key: asked["workload"][key] for key in ("precision", "seq") if key in asked["workload"]
         }
     if asked.get("emit"):
         ready = Plan.of(answer, cluster, plan, batch=job.graph.batch_size)
@@ -312,6 +312,4 @@ def check_cluster(table: Mapping[str, Any], most: int) -> None:
     """Before anything is built of it."""
     for group in (table, *table.get("groups", ())):
         nodes, devices = group.get("nodes", 1), group.get("devices_per_node", 1)
-        for name, value in (("nodes", nodes), ("devices_per_node", devices), ("nodes x devices", nodes * devices)):
-            if value > most:
-                raise InvalidInput(f"{name} = {value:,}; one request may ask for at most {most:,} devices")
+        _check_devices(max(nodes, devices, nodes * devices), most)

@@ -83,11 +83,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
-        words = str(error.detail)
-        if error.status_code == 404:
-            words = f"there is nothing at {request.url.path[:100]!r}; see /docs"
-        elif error.status_code == 405:
-            words = f"{request.method[:20]} is not answered at {request.url.path[:100]!r}; see /docs"
+        where = f"at {request.url.path[:100]!r}; see /docs"
+        known = {404: f"there is nothing {where}", 405: f"{request.method[:20]} is not answered {where}"}
+        words = known.get(error.status_code, str(error.detail))
         return problem(error.status_code, words, error.headers)
 
     @app.exception_handler(InternalError)
@@ -106,27 +104,22 @@ def _add_checks(app: FastAPI, dispatcher: Dispatcher) -> None:
         **_only(403, 405, 429),
     }
 
-    def answer(found: dict[str, Any]) -> Any:
-        failing = found["status"] != "ok"
-        headers = {"Retry-After": str(RETRY_AFTER_S)} if failing else None
-        return JSONResponse({**found, "version": __version__}, 503 if failing else 200, headers)
-
     @app.get("/live", summary="Whether the process answers at all", responses=_only(403, 405, 429))
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/health", summary="Whether storage can be written and the job runners are alive", responses=checks)
-    async def health() -> bodies.HealthAnswer:
-        return answer(await dispatcher.check_health())  # type: ignore[no-any-return]
+    def add(path: str, summary: str, *, warm: bool) -> None:
+        @app.get(path, summary=summary, responses=checks, response_model=bodies.HealthAnswer)
+        async def check() -> Any:
+            found = await dispatcher.check_health()
+            if warm and not dispatcher.is_ready:
+                found["problems"].append("the workers are not warm yet")
+            status, headers = (503, {"Retry-After": str(RETRY_AFTER_S)}) if found["problems"] else (200, None)
+            words = "ok" if status == 200 else "failing"
+            return JSONResponse({"status": words, **found, "version": __version__}, status, headers)
 
-    @app.get(
-        "/ready", summary="Whether requests will be answered: what /health says, and warm workers", responses=checks
-    )
-    async def ready() -> bodies.HealthAnswer:
-        found = await dispatcher.check_health()
-        if not dispatcher.is_ready:
-            found = {**found, "status": "failing", "problems": [*found["problems"], "the workers are not warm yet"]}
-        return answer(found)  # type: ignore[no-any-return]
+    add("/health", "Whether storage can be written and the job runners are alive", warm=False)
+    add("/ready", "Whether requests will be answered: what /health says, and warm workers", warm=True)
 
     @app.get("/metrics", summary="Counts and durations for Prometheus", responses=READ, response_class=Response)
     async def metrics() -> Response:

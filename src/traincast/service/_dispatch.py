@@ -21,7 +21,7 @@ from traincast.errors import InvalidInput
 from traincast.files import load_calibration
 from traincast.service._faults import KINDS, NotFound, NotRecorded
 from traincast.service._limits import Budget, Settings
-from traincast.service._pool import NICENESS, Pool, resident_bytes
+from traincast.service._pool import NICENESS_BESIDE, Pool, resident_bytes
 from traincast.service._requests import graph_file
 from traincast.service._runner import JobRunner
 from traincast.service._state import State, StoredJob, open_database
@@ -120,7 +120,7 @@ class Dispatcher:
             size=settings.workers, memory_bytes=limits.worker_bytes, max_waiting=limits.waiting_requests,
             patience_s=limits.patience_s, rest_bytes=limits.rest_bytes,
         )  # fmt: skip
-        beside: dict[str, Any] = {"size": 2, "max_waiting": 16, "niceness": NICENESS, "most_of_client": 1}
+        beside: dict[str, Any] = {"size": 2, "max_waiting": 16, "niceness": NICENESS_BESIDE, "most_of_client": 1}
         self._large = Pool(memory_bytes=limits.worker_bytes, rest_bytes=limits.rest_bytes, **beside)
         # PyTorch alone takes half of what others may hold.
         self._recorders = Pool(memory_bytes=limits.capture_bytes, rest_bytes=2 * limits.rest_bytes, **beside)
@@ -142,22 +142,17 @@ class Dispatcher:
     async def check_health(self) -> dict[str, Any]:
         """What works and what does not, as it was found a few seconds ago at most."""
         await self.storage.check()
-        problems = []
-        if self.storage.fault is not None:
-            problems.append(str(self.storage.fault))
-        if self.is_ready and self.runner.num_alive < self.settings.job_workers:
-            problems.append(f"{self.runner.num_alive} of {self.settings.job_workers} job runners are alive")
-        queue = self.storage.queue
+        fault, queue = self.storage.fault, self.storage.queue
+        most, alive = self.settings.job_workers, self.runner.num_alive
+        problems = [] if fault is None else [str(fault)]
+        if self.is_ready and alive < most:
+            problems.append(f"{alive} of {most} job runners are alive")
+        kind = None if fault is None else fault.kind
+        counts = {key: queue.counts.get(key, 0) for key in ("queued", "running")}
         return {
-            "status": "failing" if problems else "ok",
             "problems": problems,
-            "storage": self.storage.describe(),
-            "queue": {
-                **{state: queue.counts.get(state, 0) for state in ("queued", "running")},
-                "oldest_s": round(queue.oldest_s, 3),
-                "runners": self.settings.job_workers,
-                "runners_alive": self.runner.num_alive,
-            },
+            "storage": {"backend": self.state.database.name, "writable": fault is None, "fault": kind},
+            "queue": {**counts, "oldest_s": round(queue.oldest_s, 3), "runners": most, "runners_alive": alive},
         }
 
     def _look(self) -> Iterable[Seen]:

@@ -40,6 +40,8 @@ class NotFound(TraincastError):
 class Busy(TraincastError):
     """More is waiting, or in memory, than may be."""
 
+    status = 429
+
     def __init__(self, words: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(words)
         self.retry_after_s = max(1, math.ceil(retry_after_s))

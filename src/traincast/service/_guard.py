@@ -27,15 +27,7 @@ audit = logging.getLogger("traincast.audit")
 """A line of JSON for every request that changed or refused something."""
 
 MEDIA_TYPE = "application/problem+json"
-OPEN_PATHS = (
-    "/",
-    "/health",
-    "/ready",
-    "/live",
-    "/favicon.ico",
-    "/docs",
-    *(f"/docs/{name}" for name in DOCS_FILES),
-)
+OPEN_PATHS = ("/", "/health", "/ready", "/live", "/favicon.ico", "/docs", *(f"/docs/{name}" for name in DOCS_FILES))
 """Readable without a token: they say nothing about anybody's models."""
 RECALLED = {f"/{name}": name for name in ANSWERED}
 JSON_BYTES = 6 * MIB
@@ -43,19 +35,13 @@ JSON_BYTES = 6 * MIB
 LARGE_ANSWER = 64 * 1024
 """Larger ones are sent in pieces and counted while they are under way."""
 SLOWEST_BYTES_PER_S = 32 * 1024
-HEADERS = tuple(
-    tuple(line.encode().split(b": "))
-    for line in (
-        *("x-content-type-options: nosniff", "x-frame-options: DENY", "referrer-policy: no-referrer"),
-        *("cross-origin-resource-policy: same-origin", "cross-origin-opener-policy: same-origin"),
-        "permissions-policy: camera=(), geolocation=(), microphone=()",
-    )
-)
-API_HEADERS = (
-    *HEADERS,
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cache-control", b"no-store"),
-)
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY"), (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"), (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)  # fmt: skip
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+API_HEADERS = (*HEADERS, _POLICY, (b"cache-control", b"no-store"))
 """Of answers that are no page: no browser shows or keeps them."""
 _METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH")
 
@@ -82,7 +68,7 @@ class Guard:
         headers = dict(scope["headers"])
         # What answers GET answers HEAD; the server leaves the body out.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        answer = _Answer(send, self._budget)
+        answer = _Answer(inner, receive, send, self._budget)
         address = str(scope["client"][0]) if scope.get("client") else "unknown"
         who = ""
         try:
@@ -92,12 +78,14 @@ class Guard:
         except ClientDisconnect:
             answer.status = 499
         except (Denied, Busy) as refusal:
-            await answer.refuse(refusal, inner, receive)
+            if refusal.status in (413, 415, 429):
+                await _drain(receive)
+            await answer.refuse(refusal)
         except Exception:
             number = secrets.token_hex(4)
             log.exception("internal error %s at %s %r", number, inner["method"], inner["path"][:200])
             words = f"internal error; please report it with the lines of the service's log that name {number}"
-            await answer.refuse(Denied(500, words), inner, receive)
+            await answer.refuse(Denied(500, words))
         finally:
             seconds = time.perf_counter() - started
             found = getattr(inner.get("route"), "path", inner.get("recalled", "none"))
@@ -199,8 +187,8 @@ class Guard:
 class _Answer:
     """Where an answer is sent: with the headers that keep a browser in bounds, large ones in pieces within the budget."""
 
-    def __init__(self, send: Send, budget: Budget) -> None:
-        self._send, self._budget = send, budget
+    def __init__(self, scope: Scope, receive: Receive, send: Send, budget: Budget) -> None:
+        self._scope, self._receive, self._send, self._budget = scope, receive, send, budget
         self._start: Message | None = None
         self._is_begun = False
         self.status = 500
@@ -216,7 +204,12 @@ class _Answer:
             return
         # Before the head is out: an answer that has no room in memory is refused like a request that has none.
         with self._budget.hold(CLIENT.get()) as take:
-            take(len(body))
+            try:
+                take(len(body))
+            except Busy as refusal:
+                # Not raised: for the routes the answer is under way already.
+                await self.refuse(refusal)
+                return
             await self._begin()
             for at in range(0, len(body), LARGE_ANSWER):
                 more = message.get("more_body", False) or at + LARGE_ANSWER < len(body)
@@ -232,18 +225,15 @@ class _Answer:
         is_page = any(key == b"content-security-policy" for key, _ in found)
         await self._send({**start, "headers": [*found, *(HEADERS if is_page else API_HEADERS)]})
 
-    async def refuse(self, refusal: Denied | Busy, scope: Scope, receive: Receive) -> None:
+    async def refuse(self, refusal: Denied | Busy) -> None:
         if self._is_begun:
             return
-        status = refusal.status if isinstance(refusal, Denied) else 429
-        headers = {"connection": "close"} if status in (408, 413, 415, 429) else {}
-        if status == 401:
+        headers = {"connection": "close"} if refusal.status in (408, 413, 415, 429) else {}
+        if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
         if refusal.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(refusal.retry_after_s + 0.5)))
-        if status in (413, 415, 429):
-            await _drain(receive)
-        await problem(status, str(refusal), headers)(scope, receive, self)
+        await problem(refusal.status, str(refusal), headers)(self._scope, self._receive, self)
 
 
 async def _drain(receive: Receive, *, most: int = 8 * MIB) -> None:

@@ -37,15 +37,9 @@ def _describe_asked() -> str:
     from traincast.plan import EMITTERS
     from traincast.spec import QUESTION_FIELDS
 
+    plain = ("section", "name", "panel", "unit")
     fields = [
-        {
-            "section": item.section,
-            "name": item.name,
-            "kind": item.kind.__name__,
-            "panel": item.panel,
-            "unit": item.unit,
-            "help": item.description,
-        }
+        {**{key: getattr(item, key) for key in plain}, "kind": item.kind.__name__, "help": item.description}
         for item in QUESTION_FIELDS
     ]
     known = {"fields": fields, "emit": list(EMITTERS), "described": sorted(DESCRIBED)}

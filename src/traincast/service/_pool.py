@@ -19,8 +19,9 @@ from traincast.service._worker import ANSWER, HEADER, PROGRESS, TASK, pack_json
 
 Report = Callable[[dict[str, Any]], None]
 
-NICENESS = 5
-"""Of workers that read large files or work for minutes: those who wait for an answer go first."""
+NICENESS, NICENESS_BESIDE = 10, 15
+"""Of workers, and of those that read large files or work for minutes: the process that answers everybody goes first, then those
+who wait for an answer. In a group of their own, as services and sessions are, nobody else's share changes."""
 CHUNK = 256 * 1024
 MOST_ANSWER = 128 * 2**20
 OUTSIDE = tuple(-each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
@@ -38,7 +39,7 @@ def resident_bytes(pid: int | None = None) -> float:
 class Worker:
     """One process; killed and forgotten after a timeout, a cancellation or a crash."""
 
-    def __init__(self, *, memory_bytes: int, rest_bytes: float = math.inf, niceness: int = 0) -> None:
+    def __init__(self, *, memory_bytes: int, rest_bytes: float = math.inf, niceness: int = NICENESS) -> None:
         self._memory_bytes, self._rest_bytes, self._niceness = memory_bytes, rest_bytes, niceness
         self._process: asyncio.subprocess.Process | None = None
 
@@ -133,7 +134,7 @@ class Pool:
 
     def __init__(
         self, *, size: int, memory_bytes: int, max_waiting: int, patience_s: float = math.inf,
-        rest_bytes: float = math.inf, niceness: int = 0, most_of_client: int = 2**31,
+        rest_bytes: float = math.inf, niceness: int = NICENESS, most_of_client: int = 2**31,
     ) -> None:  # fmt: skip
         """A request that would wait for more than about `patience_s` is refused at once. `most_of_client`: workers that one
         client may hold."""

@@ -76,7 +76,8 @@ class Bounded(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields_bytes += len(name) + len(value) + 4
+        # 32 more for each field, as HTTP/2 counts them (RFC 9113, 6.5.2): thousands of short ones hold the event loop too.
+        self._fields_bytes += len(name) + len(value) + 32
         if self._fields_bytes > self.limits.header_bytes:
             raise ValueError("more header fields than are read")
         super().on_header(name, value)

@@ -107,7 +107,8 @@ def parse_json(content: bytes, *, depth: int) -> Any:
         raise Malformed(f"the request is not valid JSON: {error}") from error
     except RecursionError as error:
         raise Malformed(f"the JSON is nested deeper than {depth} levels, the most that is read") from error
-    level, inner = 0, [value]
+    level = -1
+    inner: list[Any] = [[value]]
     while inner:
         level += 1
         if level > depth:
@@ -119,8 +120,6 @@ def parse_json(content: bytes, *, depth: int) -> Any:
                     _check_text(child)
                 elif isinstance(child, (dict, list)):
                     inner.append(child)
-            if not isinstance(item, (dict, list)):
-                break
     return value
 
 

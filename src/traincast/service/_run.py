@@ -42,9 +42,10 @@ def run_service(settings: Settings, *, port: int, announce: Callable[[str], None
             if self.started:
                 announce(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
 
-    # No proxy headers: whoever connects is whoever asks, and a header must not choose whose rate limit counts.
+    # No proxy headers: whoever connects is whoever asks, and a header must not choose whose rate limit counts. No warnings: a
+    # line for each request that is no HTTP would let anybody fill the log.
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        app, log_level="error", access_log=False, server_header=False, proxy_headers=False,
         http=make_protocol(settings.limits), timeout_keep_alive=15, timeout_graceful_shutdown=5, backlog=2048,
     )  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):

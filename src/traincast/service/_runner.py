@@ -11,9 +11,9 @@ from typing import Any
 from traincast.errors import TraincastError
 from traincast.service._faults import InternalError, Interrupted, NotRecorded, StorageFault, Unstorable, WorkerDied
 from traincast.service._limits import Settings
-from traincast.service._pool import NICENESS, Worker
+from traincast.service._pool import NICENESS_BESIDE, Worker
 from traincast.service._state import StoredJob
-from traincast.service._storage import Storage
+from traincast.service._storage import Storage, T
 
 log = logging.getLogger("traincast.service")
 
@@ -33,7 +33,7 @@ class JobRunner:
         self._owner = secrets.token_hex(8)
         limits = settings.limits
         self._workers = [
-            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS)
+            Worker(memory_bytes=limits.capture_bytes, rest_bytes=limits.rest_bytes, niceness=NICENESS_BESIDE)
             for _ in range(settings.job_workers)
         ]
         self._running: dict[str, tuple[StoredJob, asyncio.Task[None]]] = {}
@@ -78,12 +78,10 @@ class JobRunner:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run_jobs(self, worker: Worker) -> None:
-        wait_s = 0.1
         while True:
             try:
                 self._more.clear()
-                job = await self._storage.write(self._state.take_job, self._owner, not_of=self._full_clients())
-                wait_s = 0.1
+                job = await self._keep(self._state.take_job, self._owner, not_of=self._full_clients())
                 if job is None:
                     # Whoever ends a job may have kept the next one of its client from this worker.
                     with contextlib.suppress(TimeoutError):
@@ -91,12 +89,9 @@ class JobRunner:
                 else:
                     await self._watch(worker, job)
                     self._more.set()
-            except Exception as error:
-                # A fault of storage is noted and counted already; the jobs are where they were.
-                if not isinstance(error, StorageFault):
-                    log.exception("the job runner met a fault of ours and goes on")
-                await asyncio.sleep(wait_s)
-                wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            except Exception:
+                log.exception("the job runner met a fault of ours and goes on")
+                await asyncio.sleep(LONGEST_WAIT_S)
 
     def _full_clients(self) -> list[str]:
         counts = Counter(job.client or "" for job, _ in self._running.values())
@@ -160,14 +155,12 @@ class JobRunner:
             log.error("the end of job %s: %s", job.id, error)
             await self._keep(self._state.finish_job, job.id, "failed", owner=self._owner, error=f"its result: {error}")
 
-    async def _keep(self, change: Callable[..., bool], *arguments: Any, **options: Any) -> None:
-        """Write a change; while that is impossible it is held in memory and tried again."""
+    async def _keep(self, change: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Write a change; while that is impossible it is held in memory and tried again. The storage counts its faults."""
         wait_s = 0.1
         while True:
             try:
-                await self._storage.write(change, *arguments, **options)
+                return await self._storage.write(change, *arguments, **options)
             except StorageFault:
                 await asyncio.sleep(wait_s)
                 wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-            else:
-                return

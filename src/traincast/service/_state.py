@@ -284,9 +284,7 @@ class State:
     def list_tokens(self) -> list[StoredToken]:
         with self.database.transaction(changes=False) as execute:
             rows = execute("SELECT name, digest, scope, created_s FROM tokens ORDER BY created_s, name").fetchall()
-        return [
-            StoredToken(name=name, digest=digest, scope=scope, created_s=at_s) for name, digest, scope, at_s in rows
-        ]
+        return [StoredToken(**dict(zip(("name", "digest", "scope", "created_s"), row, strict=True))) for row in rows]
 
 
 def clean_text(text: str) -> str:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from traincast.service._faults import StorageFault
 from traincast.service._state import Queue, State
@@ -99,10 +99,3 @@ class Storage:
             await asyncio.gather(self._checking, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(self._thread, self.state.close)
         self._thread.shutdown(wait=False)
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "backend": self.state.database.name,
-            "writable": self.fault is None,
-            "fault": None if self.fault is None else self.fault.kind,
-        }

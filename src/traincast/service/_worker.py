@@ -52,8 +52,10 @@ def main(arguments: list[str]) -> int:
     for kind, most in ((resource.RLIMIT_DATA, int(arguments[0])), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (most, most))
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         os.nice(int(arguments[1]))
+        # The system never lets a worker that wakes up go before the process that answers everybody.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     tasks: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
     while True:
