@@ -49,3 +49,20 @@ def test_bars_answer_to_the_pointer_and_the_page_keeps_its_width(browser: Any, w
     told, reached = page.evaluate(UNDER_POINTER, "fifo,")
     assert reached, told
     page.close()
+
+
+SIDEWAYS = """() => [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > innerWidth
+    || t.parentElement.scrollWidth > t.parentElement.clientWidth).length"""
+"""How many tables have to be moved sideways to be read."""
+
+
+def test_on_a_telephone_no_table_has_to_be_moved_sideways_and_cells_say_what_they_are(
+    browser: Any, written: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(written.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate(SIDEWAYS) == 0
+    cell = page.locator("td[data-of='mean wait']").first
+    assert "mean wait" in cell.evaluate("c => getComputedStyle(c, '::before').content")
+    page.close()

@@ -334,7 +334,10 @@ _STYLE = (
     "th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}"
     "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}"
     ".note{color:#555;font-size:13px;margin:.3em 0}svg{display:block;width:100%;max-width:1020px;height:auto}"
-    "@media(max-width:700px){body{padding:.8em}svg{min-width:560px}h1{font-size:22px}th,td{padding:.25em .45em}}"
+    "@media(max-width:700px){body{padding:.8em}svg{min-width:560px}h1{font-size:22px}"
+    "table,tbody,tr{display:block;white-space:normal}th{display:none}tr{margin:.8em 0;border-top:2px solid #888}tr:first-child{margin:0;border:0}"
+    "td{display:flex;justify-content:space-between;gap:1em;padding:.2em 0}td:first-child{position:static;font-weight:600}"
+    "td::before{content:attr(data-of);color:#555;font-weight:400;text-align:left}}"
     "h2{font-size:17px;margin:1.6em 0 .4em}"
 )
 
@@ -378,8 +381,13 @@ def _page(title: str, parts: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
+    """A table; on a narrow screen every row is a list of its cells with their headings."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    names = [html.escape(cell, quote=True) for cell in rows[0]]
+    body = "".join(
+        "<tr>" + "".join(f"<td data-of='{name}'>{html.escape(cell)}" for name, cell in zip(names, row, strict=True))
+        for row in rows[1:]
+    )
     return f"<div class='wide'><table><tr>{head}</tr>{body}</table></div>"
 
 

@@ -8,12 +8,10 @@ from typing import Any
 from traincast.schedule import _loop as loop
 from traincast.schedule._floor import Floor
 from traincast.schedule._lines import Line, ServingLine
-from traincast.schedule._loop import ASKED, BIG, EASY, HEAD, PREEMPT, RUNNING, SKIP, WAITING
+from traincast.schedule._loop import ASKED, BIG, EASY, RUNNING, WAITING
 from traincast.schedule._placement import PLACERS
 from traincast.schedule._protocols import RoundPolicy
 from traincast.schedule._reservations import Plan
-
-PASSES = {HEAD: loop.pass_head, SKIP: loop.pass_skip, EASY: loop.pass_easy, PREEMPT: loop.pass_preempt}
 
 
 class Asker:
@@ -67,8 +65,7 @@ class Asker:
         else:
             self.order_anew(now)
             if floor.run[0].waiting > 0:
-                fit = PASSES[floor.run[0].fit]
-                (loop.pass_by_count if fit is loop.pass_preempt and floor.run[0].counted else fit)(floor, now)
+                loop.find_look(floor.run[0])(floor, now)
         floor.wake_s = self._find_wake_s(now, changed=floor.run[0].version != before)
 
     def _find_wake_s(self, now: float, *, changed: bool) -> float:

@@ -18,7 +18,6 @@ from traincast.schedule._loop import DONE, EASY, PREEMPT, REJECTED, RUNNING, WAI
 from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._protocols import Conditions
-from traincast.schedule._reservations import Reservation, find_beside, reserve
 from traincast.schedule._rules import Rule
 from traincast.spec import Request, RunningJob, Snapshot
 
@@ -54,7 +53,8 @@ class Floor:
         self.rejected: dict[int, str] = {job: layout.refusal(job) for job in layout.impossible}
         self.killed: set[int] = set()
         self.later = self.nodes.copy()
-        self.reservation: Reservation | None = None
+        self.kept_beside: dict[int, tuple[float, float]] = {}
+        self.hidden_beside: dict[int, tuple[float, ...]] = {}
         self._hook(count, given)
 
     def _lay_room(self, count: int) -> None:
@@ -130,9 +130,6 @@ class Floor:
             # Written so that the order of running jobs does not hang on rounding at each new moment.
             return float((record.since + record.guess / record.rate - now_s) * record.rate)
         return float(record.guess)
-
-    def total_gpus(self) -> float:
-        return sum(self.nodes.up_in_pool)
 
     def active(self) -> Sequence[int]:
         return sorted([*self.waiting, *self.running])
@@ -243,16 +240,37 @@ class Floor:
         self.run_jobs.sort(key=lambda job: (self.job[job].position, job))
         self.run_keys[:] = [self.job[job].position for job in self.run_jobs]
 
-    def reserve_placement(self, job: int, now: float) -> None:
-        self.reservation = reserve(self, job, now)
-        self.run[0].reserved_s = loop.BIG if self.reservation is None else self.reservation.begin_s
+    def keep_placement(self, later: NodeMap, job: int, placement: Placement) -> None:
+        """What a reserved job leaves of its nodes: GPUs, CPUs and memory."""
+        later.take(placement, job)
+        self.run[0].spots = len(placement)
+        self.kept_beside = {node: (later.free_cpus[node], later.free_memory[node]) for node, _ in placement}
+        for spot, (node, _) in enumerate(placement):
+            self.kept_node[spot], self.kept_gpus[spot] = node, later.free[node]
 
-    def find_beside(self, job: int) -> Placement:
-        return () if self.reservation is None else find_beside(self, job, self.reservation) or ()
+    def hide_beside(self) -> None:
+        nodes = self.nodes
+        self.hidden_beside = {}
+        for node, (cpus, memory) in self.kept_beside.items() if nodes.per_gpu else ():
+            less = max(nodes.free_cpus[node] - cpus, 0.0), max(nodes.free_memory[node] - memory, 0.0)
+            self.hidden_beside[node] = tuple(0.0 if math.isnan(part) else part for part in less)
+            self._count_beside(node, -1)
 
-    def use_spare(self, job: int) -> None:
-        if self.reservation is not None:
-            self.reservation.take(self.where(job), beside=self.nodes.per_gpu.get(job, (0.0, 0.0)))
+    def show_beside(self) -> None:
+        for node in self.hidden_beside:
+            self._count_beside(node, 1)
+
+    def _count_beside(self, node: int, sign: int) -> None:
+        cpus, memory = self.hidden_beside[node]
+        self.nodes.free_cpus[node] += sign * cpus
+        self.nodes.free_memory[node] += sign * memory
+
+    def use_beside(self, job: int) -> None:
+        cpus, memory = self.nodes.per_gpu.get(job, (0.0, 0.0))
+        for node, count in self.where(job):
+            if node in self.kept_beside:
+                kept = self.kept_beside[node]
+                self.kept_beside[node] = (kept[0] - cpus * count, kept[1] - memory * count)
 
     # What the loop tells.
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -44,6 +44,22 @@ NAMES: Mapping[str, str] = {
     "constraints": "constraint",
 }
 """Columns of names, with the field of a request."""
+
+
+class Numbered(Sequence[str]):
+    """Numbers as names, which are written when they are asked for."""
+
+    def __init__(self, numbers: Ints) -> None:
+        self._numbers = numbers.astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(map(str, self._numbers[at].tolist())) if isinstance(at, slice) else str(self._numbers[at])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._numbers.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,7 +139,7 @@ class JobTable:
         rest: dict[str, Any] = {name: numbers(columns.get(name), default) for name, default in NUMBERS.items()}
         rest |= {name: names(columns.get(name)) for name in NAMES}
         return cls(
-            job_ids=names(job_ids) if job_ids is not None else [str(i) for i in order.tolist()],
+            job_ids=names(job_ids) if job_ids is not None else Numbered(order),
             submit_s=numbers(submit),
             num_gpus=numbers(num_gpus),
             **rest,

@@ -23,7 +23,8 @@ JOB = np.dtype(
         for name in ("submit", "gpus", "left", "guess", "limit", "key", "start", "end", "since", "attained")
     ]
     + [(name, np.float64) for name in ("rate", "expect", "sinks", "position")]
-    + [(name, np.int64) for name in ("kind", "line", "state", "head", "killed", "preemptions", "level", "rank", "leaf")]
+    + [(name, np.int32) for name in ("kind", "line", "head", "preemptions", "rank", "leaf")]
+    + [(name, np.int8) for name in ("state", "killed", "level")]
 )
 """`left` and `guess` are what still has to be done and what is believed about it, at rate 1. A run began or changed its rate at
 `since`; it ends at `expect` and sinks a level at `sinks`, -1 if it does not. `position` is its number among those who run."""
@@ -115,7 +116,7 @@ class Layout:
             codes.append(number(jobs.workloads) if by_kind else np.arange(len(jobs)))
         if self.nodes.per_gpu:
             codes.append(number(self.nodes.per_gpu.get(job) for job in range(len(jobs))))
-        of_job = combine(codes)
+        of_job: Any = combine(codes).astype(np.int32)
         found = Kinds(
             of_job=of_job, gpus=[], cost=[], first=[0], pools=[], usable=[], rates=[], widest=[],
             same_speed=isinstance(given.perf, SameSpeed),
@@ -154,16 +155,18 @@ class Layout:
         """One line for all where the first job that does not fit blocks the rest, else one for every kind. Where later jobs
         may go first, a line is a tree of smallest estimates over its jobs in order."""
         rule, count = self.rule, len(self.jobs)
-        self.line_of = np.zeros(count, dtype=np.int64) if rule.fit == HEAD else self.kinds.of_job
+        self.line_of: Ints = np.broadcast_to(np.int32(0), count) if rule.fit == HEAD else self.kinds.of_job
         num_lines = 1 if rule.fit == HEAD else len(self.kinds.gpus)
         sizes = np.bincount(self.line_of, minlength=num_lines)
         self.lines = np.zeros(num_lines, dtype=LINE)
         self.lines["base"] = np.cumsum(sizes) - sizes
         self.lines["top"] = self.lines["aside"] = -1
         self.tree, self.leaf_job = np.zeros(0), np.zeros(0, dtype=np.int64)
-        self.rank, self.leaf = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        self.rank: Any = np.broadcast_to(np.int32(0), count)
+        self.leaf: Any = self.rank
         if rule.fit != EASY:
             return
+        self.rank, self.leaf = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int32)
         self.lines["leaves"] = leaves = 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
         self.lines["tree"] = np.cumsum(2 * leaves) - 2 * leaves
         self.tree = np.full(int(2 * leaves.sum()), math.inf)

@@ -34,8 +34,6 @@ class View(Protocol):
 
     def snapshot(self, now_s: float) -> Snapshot: ...
 
-    def total_gpus(self) -> float: ...
-
 
 class Line:
     """The jobs in the system, by the order that a policy says at every look: waiting jobs, and running ones too if it

@@ -10,6 +10,7 @@ reservation."""
 
 # mypy: disable-error-code="no-any-return"
 import math
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -755,8 +756,7 @@ def reserve(s: Any, job: int, now: float) -> None:
     run.reserved_s = BIG
     run.spots = 0
     if OBJECTS and s.placed:
-        s.reserve_placement(job, now)
-        return
+        s.later = s.nodes.copy()
     m = s.later
     copy_map(s.nodes, m)
     at = 0
@@ -768,6 +768,9 @@ def reserve(s: Any, job: int, now: float) -> None:
         place = find(s, m, job)
         if place:
             run.reserved_s = when
+            if OBJECTS and s.placed:
+                s.keep_placement(m, job, place)
+                return
             run.spots = take_nodes(s, m, s.kind_pool[place - 1], s.kind[s.job[job].kind].gpus)
             for spot in range(run.spots):
                 s.kept_node[spot] = s.spot_node[spot]
@@ -791,9 +794,9 @@ def copy_column(column: Any, other: Any) -> None:
 
 
 def hide(s: Any) -> None:
-    """Put what is free now but not when the reservation begins out of sight; a placement finds its own way."""
+    """Put what is free now but not when the reservation begins out of sight."""
     if OBJECTS and s.placed:
-        return
+        s.hide_beside()
     for spot in range(s.run[0].spots):
         node = s.kept_node[spot]
         s.hidden[spot] = max(s.nodes.free[node] - max(s.kept_gpus[spot], 0), 0)
@@ -803,7 +806,7 @@ def hide(s: Any) -> None:
 
 def show(s: Any) -> None:
     if OBJECTS and s.placed:
-        return
+        s.show_beside()
     for spot in range(s.run[0].spots):
         if s.hidden[spot] > 0:
             change(s.nodes, s.kept_node[spot], s.hidden[spot])
@@ -811,8 +814,6 @@ def show(s: Any) -> None:
 
 def find_beside(s: Any, job: int) -> Any:
     """Free nodes for a job that will still run when the reservation begins, so that it holds none of the reserved GPUs."""
-    if OBJECTS and s.placed:
-        return s.find_beside(job)
     hide(s)
     place = find(s, s.nodes, job)
     show(s)
@@ -822,8 +823,7 @@ def find_beside(s: Any, job: int) -> Any:
 def use_spare(s: Any, job: int) -> None:
     """A job beside the reservation holds some of what that leaves."""
     if OBJECTS and s.placed:
-        s.use_spare(job)
-        return
+        s.use_beside(job)
     part = s.job[job].head
     while part >= 0:
         for spot in range(s.run[0].spots):
@@ -1204,8 +1204,15 @@ def cut_off(s: Any) -> None:
             s.job[job].expect = -1.0
 
 
-def run_events(s: Any, most: int) -> bool:
-    """Up to so many moments; whether anything is left to do."""
+def find_look(run: Any) -> Callable[[Any, float], None]:
+    """The look at the line that a policy asks for."""
+    if run.fit == PREEMPT:
+        return pass_by_count if run.counted == 1 else pass_preempt
+    return {SKIP: pass_skip, EASY: pass_easy}.get(int(run.fit), pass_head)
+
+
+def run_events(s: Any, most: int, look: Callable[[Any, float], None]) -> bool:
+    """Up to so many moments, with one look at the line after each; whether anything is left to do."""
     run = s.run[0]
     for _ in range(most):
         if run.ended == run.num_jobs:
@@ -1223,17 +1230,7 @@ def run_events(s: Any, most: int) -> bool:
         if OBJECTS and s.asks:
             s.ask(now)
         elif run.waiting > 0:
-            # One after the other and in no function of their own: numba compiles whatever a function calls once more with it.
-            if run.fit == HEAD:
-                pass_head(s, now)
-            elif run.fit == SKIP:
-                pass_skip(s, now)
-            elif run.fit == EASY:
-                pass_easy(s, now)
-            elif run.fit == PREEMPT and run.counted == 1:
-                pass_by_count(s, now)
-            elif run.fit == PREEMPT:
-                pass_preempt(s, now)
+            look(s, now)
     else:
         return True
     if run.until_s < BIG:

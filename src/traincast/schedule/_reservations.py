@@ -3,7 +3,6 @@
 import bisect
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,69 +15,14 @@ if TYPE_CHECKING:
     from traincast.schedule._floor import Floor
 
 
-@dataclass(slots=True, kw_only=True)
-class Reservation:
-    """The nodes that one job is believed to get at `begin_s`; `spare[node]` GPUs are not needed for it then, nor are so many
-    CPUs and so much memory."""
-
-    job: int
-    begin_s: float
-    spare: list[int]
-    spare_cpus: list[float]
-    spare_memory: list[float]
-
-    def take(self, placement: Placement, *, beside: tuple[float, float]) -> None:
-        for node, count in placement:
-            self.spare[node] -= int(count)
-            self.spare_cpus[node] -= beside[0] * count
-            self.spare_memory[node] -= beside[1] * count
-
-
-def place_job(
-    floor: "Floor", nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int] | None = None
-) -> Placement | None:
+def place_job(floor: "Floor", nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int]) -> Placement | None:
     """A place for the job in the first pool, fastest first, that has one on these nodes."""
     seen = nodes.seen_by(job)
-    for pool in floor.pools(job) if pools is None else pools:
+    for pool in pools:
         placement = floor.placer.place(seen, num_gpus, pool)
         if placement is not None and (floor.same_speed or floor.rate_of(job, placement) > 0):
             return placement
     return None
-
-
-def reserve(floor: "Floor", job: int, now_s: float) -> Reservation | None:
-    """The first moment at which the placement rule finds nodes for the job, as running jobs are believed to end.
-
-    None if it never does, which happens while nodes are down.
-    """
-    nodes = floor.nodes.copy()
-    ends = [max(key, now_s) for key in floor.run_keys]
-    at = 0
-    while at < len(ends):
-        begin_s = ends[at]
-        while at < len(ends) and ends[at] == begin_s:
-            nodes.give(floor.where(floor.run_jobs[at]), floor.run_jobs[at])
-            at += 1
-        placement = place_job(floor, nodes, job, floor.num_gpus[job])
-        if placement is not None:
-            nodes.take(placement, job)
-            return Reservation(
-                job=job,
-                begin_s=begin_s,
-                spare=list(nodes.free),
-                spare_cpus=list(nodes.free_cpus),
-                spare_memory=list(nodes.free_memory),
-            )
-    return None
-
-
-def find_beside(floor: "Floor", job: int, reservation: Reservation) -> Placement | None:
-    """Free nodes for a job that will still run when the reservation begins, so that it holds none of the reserved GPUs."""
-    nodes = floor.nodes.limited(reservation.spare)
-    if nodes.per_gpu:
-        nodes.free_cpus = [min(pair) for pair in zip(nodes.free_cpus, reservation.spare_cpus, strict=True)]
-        nodes.free_memory = [min(pair) for pair in zip(nodes.free_memory, reservation.spare_memory, strict=True)]
-    return place_job(floor, nodes, job, floor.num_gpus[job])
 
 
 def _shortest_s(floor: "Floor", job: int, pools: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ ENGINES = ("auto", "compiled", "interpreted")
 WORTH_COMPILING = 50_000
 """Jobs from which on machine code is used; where it has to be made first (once per version and machine), twice as many, and ten
 times as many for a policy that only looks at the first job in line."""
+COMPILING_S = 8
 MOMENTS = 5000
 """So many moments pass between two reports of progress."""
 
@@ -51,13 +53,15 @@ def simulate_cluster(
     if _is_compiled(table, rule, given, beliefs):
         return _run_compiled(Layout(table, rule, given, beliefs), given)
     floor = Floor(table, rule, given, beliefs)
-    _run(floor.run[0], lambda most: loop.run_events(floor, most), given)
+    look = loop.find_look(floor.run[0])
+    _run(floor.run[0], lambda most: loop.run_events(floor, most, look), given)
     return _answer(floor)
 
 
 def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs) -> bool:
     """Whether the loop runs as machine code: where that is asked for or pays, and nothing happens that calls Python objects."""
-    times = 1 if is_kept() else 10 if rule.fit == HEAD else 2
+    look = loop.find_look(SimpleNamespace(fit=rule.fit, counted=given.placer.name == "count")).__name__
+    times = 1 if is_kept(look) else 10 if rule.fit == HEAD else 2
     if given.engine == "interpreted" or (given.engine == "auto" and len(jobs) < times * WORTH_COMPILING):
         return False
     asked = given.failures or given.network or given.record or given.compat.recheck_s is not None
@@ -73,27 +77,31 @@ def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs
     return can
 
 
-def is_kept() -> bool:
-    """Whether numba has kept the machine code beside the source, where it does so by default."""
-    line = loop.run_events.__code__.co_firstlineno
-    return any((Path(loop.__file__).parent / "__pycache__").glob(f"_loop.run_events-{line}.*.nbi"))
+def is_kept(look: str) -> bool:
+    """Whether numba has kept the machine code of the loop and of this look beside the source, where it does so by default."""
+    folder = Path(loop.__file__).parent / "__pycache__"
+    lines = {name: getattr(loop, name).__code__.co_firstlineno for name in ("run_events", look)}
+    return all(any(folder.glob(f"_loop.{name}-{line}.*.nbi")) for name, line in lines.items())
 
 
 def _run_compiled(layout: Layout, given: Conditions) -> Schedule:
     from traincast.schedule import _compiled
 
-    if given.notify is not None and not is_kept():
-        given.notify("compiling the event loop, once for this version: some 15 s of CPU time")
-    state, columns = _compiled.lay_out(layout)
-    _run(columns["run"][0], lambda most: _compiled.load()(state, most), given)
-    rows, run = columns["job"], columns["run"][0]
-    cost = np.array(layout.kinds.cost)[layout.kinds.of_job]
+    name = loop.find_look(layout.run_record()).__name__
+    if given.notify is not None and not is_kept(name):
+        given.notify(f"compiling the event loop ({name}), once for this version: some {COMPILING_S} s of CPU time")
+    rows, run, pool_s = _compiled.run_layout(layout, name, lambda record, advance: _run(record, advance, given))
     killed = frozenset(np.flatnonzero(rows["killed"]).tolist()) if given.kill_at_limit else frozenset()
+    became = {name: rows[name].copy() for name in ("start", "end", "attained")}
+    preemptions = rows["preemptions"].astype(np.int64)
+    del rows
+    lost = np.broadcast_to(0.0, len(preemptions))
+    if preemptions.any():
+        lost = preemptions * np.array(layout.kinds.cost)[layout.kinds.of_job] * layout.jobs.num_gpus
     return _schedule(
-        layout, started=rows["start"], end_s=rows["end"].copy(), run_s=rows["attained"].copy(),
-        preemptions=rows["preemptions"].copy(), lost_gpu_s=rows["preemptions"] * cost * layout.jobs.num_gpus, killed=killed,
-        pool_gpu_s=columns["pool_s"], rejected={job: layout.refusal(job) for job in layout.impossible if job < run["cursor"]},
-        num_passes=int(run["passes"]),
+        layout, started=became["start"], end_s=became["end"], run_s=became["attained"], preemptions=preemptions,
+        lost_gpu_s=lost, killed=killed, pool_gpu_s=pool_s, num_passes=int(run["passes"]),
+        rejected={job: layout.refusal(job) for job in layout.impossible if job < run["cursor"]},
     )  # fmt: skip
 
 
@@ -136,7 +144,7 @@ def _answer(floor: Floor) -> Schedule:
 
 def _schedule(layout: Layout, *, started: Floats, run_s: Floats, **more: Any) -> Schedule:
     jobs, given = layout.jobs, layout.given
-    usual = {"gpu_s": run_s * jobs.num_gpus, "failures": np.zeros(len(jobs), dtype=np.int64)}
+    usual = {"gpu_s": run_s * jobs.num_gpus, "failures": np.broadcast_to(np.int64(0), len(jobs))}
     return jobs.scheduled(
         policy=layout.rule.policy.name,
         fleet=given.fleet,
