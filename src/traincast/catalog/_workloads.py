@@ -30,7 +30,6 @@ BUILDERS: dict[str, str] = {
     "retinanet": "traincast.catalog._models.detection:build_retinanet",
     "yolov3": "traincast.catalog._models.detection:build_yolov3",
     "layer-list": "traincast.catalog._models.layer_list:build_layer_list",
-    "layer-list": "traincast.catalog._models.layer_list:build_layer_list",
     "unet": "traincast.catalog._models.segmentation:build_unet",
     "deepspeech2": "traincast.catalog._models.speech:build_deepspeech2",
     "rnnt": "traincast.catalog._models.speech:build_rnnt",
@@ -41,7 +40,6 @@ BUILDERS: dict[str, str] = {
     "diffusion-unet": "traincast.catalog._models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog._models.diffusion:build_dit",
     "two-streams": "traincast.catalog._models.flow:build_two_streams",
-    "video-transformer": "traincast.catalog._models.video:build_video_transformer",
     "video-transformer": "traincast.catalog._models.video:build_video_transformer",
     "image-encoder": "traincast.catalog._models.flow:build_image_encoder",
 }

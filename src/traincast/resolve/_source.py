@@ -19,7 +19,9 @@ def load_model(source: str, options: WorkloadOptions, plan: Parallelism, stack: 
     check_data(options)
     options = without_data(options)
     is_recorded = source.startswith("timm:") or find_configuration(source) is not None
-    is_described = options.has_shape or not (is_recorded or source.endswith(".json") or _is_model_file(source, Path(source)))
+    is_described = options.has_shape or not (
+        is_recorded or source.endswith(".json") or _is_model_file(source, Path(source))
+    )
     if options.kernels is not None and is_described:
         raise InvalidInput(
             f"{source} is described by the catalogue, not recorded, so --kernels cannot change it; say --fused or --attention"

@@ -79,7 +79,11 @@ class Streams:
         self.num_text = num_text
         self.num_image = num_image
         self.state = state
-        self.bias, self.gated, self.rotary = config.get("bias", True), config.get("gated", False), config.get("rotary", False)
+        self.bias, self.gated, self.rotary = (
+            config.get("bias", True),
+            config.get("gated", False),
+            config.get("rotary", False),
+        )
         self.ffn = int(config.get("mlp_ratio", 4) * self.width)
         self.shared: dict[str, list[Value]] = {}
         if config.get("shared_modulation"):
@@ -101,12 +105,12 @@ class Streams:
         return tape.add(tape.multiply(tape.layer_norm(x, affine=False), tape.shift(factor)), move)
 
     def normed(self, q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
-        dim, fused = self.width // self.heads, self.tape.recipe.fused or self.gated
-        return (
-            self.tape.rms_norm(q, name="query_norm", fused=fused, width=dim),
-            self.tape.rms_norm(k, name="key_norm", fused=fused, width=dim),
-            v,
+        """Of every head, by PyTorch's own kernel."""
+        dim = self.width // self.heads
+        q, k = (
+            self.tape.rms_norm(x, name=name, fused=True, width=dim) for x, name in ((q, "query_norm"), (k, "key_norm"))
         )
+        return q, k, v
 
     def projected(self, y: Value) -> tuple[Value, Value, Value]:
         """Queries, keys and values: one product, or three where there is no bias."""
@@ -127,7 +131,7 @@ class Streams:
         if not self.gated:
             return self.tape.activation("gelu", wide)
         half = (*wide.shape[:-1], self.ffn)
-        gate, up = self.tape.split(wide, (half, half))
+        gate, up = (self.tape.take(wide, half) for _ in range(2))
         return self.tape.multiply(self.tape.activation("silu", gate), up)
 
     def double(self, x: Value) -> Value:

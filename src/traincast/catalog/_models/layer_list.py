@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,9 @@ class Blocks:
         first = values[0].shape
         return self.tape.concat(values, (first[0], sum(value.shape[1] for value in values), *first[2:]))
 
-    def cn(self, x: Value, channels: int, size: int, name: str, *, stride: int = 1, act: bool = True, groups: int = 1) -> Value:
+    def cn(
+        self, x: Value, channels: int, size: int, name: str, *, stride: int = 1, act: bool = True, groups: int = 1
+    ) -> Value:
         return conv_norm(
             self.tape, x, channels, size, stride=stride, padding=size // 2, function="silu" if act else "", groups=groups,
             name=name,
@@ -87,9 +88,7 @@ class Blocks:
             x, channels, count, ratio, lambda y, name: self.bottleneck(y, name, ratio=1.0, shortcut=shortcut)
         )
 
-    def chained(
-        self, x: Value, channels: int, count: int, ratio: float, block: Callable[[Value, str], Value]
-    ) -> Value:
+    def chained(self, x: Value, channels: int, count: int, ratio: float, block: Callable[[Value, str], Value]) -> Value:
         """Half of the channels goes on through blocks; what every one of them makes is kept (C2f)."""
         made = self.halves(x, int(channels * ratio))
         for number in range(count):
@@ -117,7 +116,9 @@ class Blocks:
                 y = self.bottleneck(y, f"m{number}", ratio=1.0)
             return self.cn(self.join((y, self.cn(x, width // 2, 1, "cv2"))), width, 1, "cv3")
 
-    def pools(self, x: Value, channels: int, count: int, size: int = 5, rounds: int = 3, shortcut: bool = False) -> Value:
+    def pools(
+        self, x: Value, channels: int, count: int, size: int = 5, rounds: int = 3, shortcut: bool = False
+    ) -> Value:
         made = [self.cn(x, x.shape[1] // 2, 1, "cv1", act=False)]
         for _ in range(rounds):
             made.append(self.tape.pool(made[-1], size, stride=1, padding=size // 2))

@@ -47,7 +47,9 @@ class Crossed:
         batch = text.shape[0]
         with tape.scope("condition"):
             time = tape.input("time_features", (batch, config["time_width"]), tape.numbers.weight)
-            time = tape.linear(tape.activation("silu", tape.linear(time, self.width, name="fc1")), self.width, name="fc2")
+            time = tape.linear(
+                tape.activation("silu", tape.linear(time, self.width, name="fc1")), self.width, name="fc2"
+            )
             self.time = tape.view(time, (batch, 1, self.width))
             six = tape.linear(tape.activation("silu", time), 6 * self.width, name="projection")
             self.six = tape.cast(tape.view(six, (batch, 6, self.width)), "fp32")
@@ -72,9 +74,7 @@ class Crossed:
 
     def attention(self, x: Value, seen: Value, *, rotary: bool) -> Value:
         tape = self.tape
-        q, k, v = (
-            tape.linear(y, self.width, name=name) for y, name in ((x, "query"), (seen, "key"), (seen, "value"))
-        )
+        q, k, v = (tape.linear(y, self.width, name=name) for y, name in ((x, "query"), (seen, "key"), (seen, "value")))
         q, k = (tape.rms_norm(y, name=f"{name}_norm", fused=True) for y, name in ((q, "query"), (k, "key")))
         if rotary:
             q, k = (rotate_pairs(tape, y, dim=self.width // self.heads) for y in (q, k))
