@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCK := .venv/lock/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --annotation-style line $(addprefix --find-links ,$(PIP_FIND_LINKS))
 
-.PHONY: help test accuracy check lint types layers fast-test bench clean corpus docs fuzz mutants faults service-faults hostile audit lock sbom licences
+.PHONY: help test accuracy check lint types layers fast-test bench clean docs fuzz mutants faults service-faults hostile audit lock sbom licences
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/ \t/' | expand -t 20
 
@@ -36,11 +36,6 @@ layers: .venv/dev-ready
 
 fast-test: .venv/dev-ready    ## the quick tests of the rooms that predict (about a minute of CPU time)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' tests/spec tests/lower tests/simulate tests/cost tests/resources tests/store tests/test_files.py tests/test_house.py tests/test_memo.py tests/test_names.py tests/test_registry.py
-
-corpus: .venv/dev-ready       ## measure our own corpus of training steps (root, hours, resumable)
-	$(BIN)/python -m research.corpus.measure operators --rounds 3 --block 0.03 --store corpus.db
-	$(BIN)/python -m research.corpus.measure steps --rounds 3 --store corpus.db
-	$(BIN)/python -m research.corpus corpus.db
 
 docs: .venv/dev-ready         ## build the site into site/; a broken link is an error
 	$(BIN)/python -m mkdocs build --strict

@@ -25,14 +25,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from research.corpus.testbed import EmulatedCluster, EmulatedNode, emulated, start_in_node
+from research.corpus.testbed import EmulatedCluster, EmulatedNode, emulated, start_in_node, stop_all
 from research.output import say
 from traincast.capture import load_source
 from traincast.catalog import device, plain_stack
 from traincast.certainty._labels import label_run
 from traincast.forecast import forecast as answer
 from traincast.learn import learn
-from traincast.profile._team import stop_all
 from traincast.spec import Cluster, Graph, Job, Link, MeasuredRun, NodeGroup, Parallelism
 
 MEASURED = Path(__file__).parent / "results" / "tensorflow_jobs.json"

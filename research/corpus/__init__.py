@@ -1,7 +1,4 @@
-"""Our own corpus of measured training steps, read back: each step with its graph, its setting and its resource numbers.
-
-`make corpus` measures it; `python -m research.corpus STORE` writes the committed files from a store.
-"""
+"""Our own corpus of measured training steps, read back: each step with its graph, its setting and its resource numbers."""
 
 import gzip
 import json
@@ -12,16 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from research.corpus.plan import HEAP_RELEASED, OPTIMIZER
 from research.corpus.testbed import SETTINGS, TestbedSetting
 from traincast.errors import InvalidInput
 from traincast.files import decode, encode, write_whole
 from traincast.profile import Steadied, steady_seconds
 from traincast.spec import Block, Graph, Measurement, collect
-from traincast.store import Store, export_table, import_table
+from traincast.store import import_table
 
 FOLDER = Path(__file__).resolve().parent
 STEPS, OPERATORS, GRAPHS = "steps.parquet", "operators.parquet", "graphs.json.gz"
+HEAP_RELEASED = "heap_released"
+"""Marks blocks before which ranks gave back the memory of earlier experiments, so that resident memory is their own."""
 OF_RESIDENT_MEMORY = ("_memory_peak", "_rss_peak_bytes")
 LITTLE_DISTURBED = 0.8
 """Cores that neighbours used during a block: more in the first round, which ran beside other work, less in the second."""
@@ -64,7 +62,7 @@ class Corpus:
 def load_corpus(folder: Path = FOLDER) -> Corpus:
     """The committed corpus; a checkout of the repository has it, an installed package does not."""
     if not (folder / STEPS).exists():
-        raise InvalidInput(f"there is no corpus in {folder}; it comes with the repository, or measure it: make corpus")
+        raise InvalidInput(f"there is no corpus in {folder}; it comes with the repository")
     operators = import_table(folder / OPERATORS) if (folder / OPERATORS).exists() else []
     return Corpus(
         steps=read_steps(collect(import_table(folder / STEPS))),
@@ -74,7 +72,7 @@ def load_corpus(folder: Path = FOLDER) -> Corpus:
 
 
 def load_graphs(path: Path) -> dict[tuple[str, int], Graph]:
-    """What `write_graphs` wrote, by architecture and batch."""
+    """By architecture and batch."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         return {
             (entry["name"], entry["batch"]): decode(Graph, entry["graph"], where=f"{path.name}: {entry['name']}")
@@ -135,19 +133,6 @@ def _medians(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(table[name] for table in tables if name in table) for name in names}
 
 
-def write_corpus(store: Path, folder: Path = FOLDER) -> None:
-    """The committed files from the store of a campaign: steps of the test-bed, single operators, captured graphs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with Store(store, create=False) as kept:
-        rows = list(kept.rows())
-    steps = [row for row in rows if row[0].subject == "step"]
-    export_table(steps, folder / STEPS)
-    operators = [row for row in rows if row[0].subject == "operator"]
-    if operators:
-        export_table(operators, folder / OPERATORS)
-    write_graphs({(row[0].name, int(row[0].attrs["batch"])) for row in steps}, folder / GRAPHS)
-
-
 def write_graphs(keys: Iterable[tuple[str, int]], path: Path) -> None:
     """Capture each architecture at its batch; what the file already holds is kept."""
     from research.corpus.architectures import build_architecture
@@ -159,7 +144,7 @@ def write_graphs(keys: Iterable[tuple[str, int]], path: Path) -> None:
             known = {(entry["name"], entry["batch"]): entry["graph"] for entry in json.load(stream)}
     for name, batch in sorted(set(keys) - set(known)):
         model, inputs = build_architecture(name)
-        known[name, batch] = encode(capture(model, inputs(batch), optimizer=OPTIMIZER, name=name))
+        known[name, batch] = encode(capture(model, inputs(batch), optimizer="adamw", name=name))
     entries = [{"name": name, "batch": batch, "graph": graph} for (name, batch), graph in sorted(known.items())]
     # Without a time stamp, so that the same graphs are the same file.
     write_whole(path, gzip.compress(json.dumps(entries, separators=(",", ":")).encode(), mtime=0))

@@ -16,14 +16,115 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traincast.errors import InvalidInput, TraincastError, UnknownName
-from traincast.profile._machine import GROUP_PREFIX, CgroupsUnavailable, CpuGroup, cpu_root, remove_stale_groups
+from traincast.errors import InvalidInput, TraincastError
 
 PREFIX = "traincast-"
 SUBNET = "10.77.0"
 GSO_BYTES = 16_384
 """Segments larger than this would pass the shaper in bursts and defeat it."""
 QUEUE_BYTES = 4 * 2**20
+CGROUPS = Path("/sys/fs/cgroup")
+PERIOD_US = 10_000
+"""Of the CPU quota: 10 ms is smoother than the kernel's default of 100 ms."""
+GROUP_PREFIX = "traincast-"
+
+
+class CgroupsUnavailable(InvalidInput):
+    """No CPU quota can be set here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuGroup:
+    """A control group that gives its processes a fixed share of CPU time, under cgroup v1 or v2."""
+
+    path: Path
+    unified: bool
+
+    @staticmethod
+    def create(name: str, share: float) -> "CpuGroup":
+        """A new group below the root of the hierarchy."""
+        if share <= 0:
+            raise InvalidInput(f"a CPU share of {share} cores; it must be above 0")
+        parent, unified = cpu_root()
+        group = CpuGroup(parent / f"{GROUP_PREFIX}{name}", unified)
+        try:
+            group.path.mkdir(exist_ok=True)
+            group.set_share(share)
+            group._go_first()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                group.path.rmdir()
+            raise CgroupsUnavailable(f"cannot set a CPU quota under {parent}: {error.strerror}; run as root") from error
+        return group
+
+    def set_share(self, share: float) -> None:
+        quota_us = max(1000, round(share * PERIOD_US))
+        if self.unified:
+            (self.path / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        else:
+            (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+    def _go_first(self) -> None:
+        """Inside its quota the group runs before everybody else: the quota decides, not what else the machine does."""
+        name, weight = ("cpu.weight", 10_000) if self.unified else ("cpu.shares", 262_144)
+        (self.path / name).write_text(str(weight))
+
+    def add(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def processes(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            return [int(word) for word in (self.path / "cgroup.procs").read_text().split()]
+        return []
+
+    def remove(self) -> None:
+        """Remove the group; whoever is still in it goes to the parent first."""
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                (self.path.parent / "cgroup.procs").write_text(str(pid))
+        # The kernel lets go of a group some milliseconds after its last process.
+        for _ in range(100):
+            try:
+                self.path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+
+
+def remove_stale_groups() -> list[str]:
+    """Remove groups whose maker no longer lives."""
+    try:
+        parent, unified = cpu_root()
+    except CgroupsUnavailable:
+        return []
+    removed = []
+    for path in parent.glob(f"{GROUP_PREFIX}*"):
+        owner = path.name.removeprefix(GROUP_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            CpuGroup(path, unified).remove()
+            removed.append(path.name)
+    return removed
+
+
+def cpu_root() -> tuple[Path, bool]:
+    """Where groups with a CPU quota can be made, and whether it is the unified hierarchy (v2)."""
+    for candidate in ("cpu", "cpu,cpuacct"):
+        path = CGROUPS / candidate
+        if (path / "cpu.cfs_quota_us").exists() or (path / "cpu.shares").exists():
+            return path, False
+    controllers = CGROUPS / "cgroup.controllers"
+    if controllers.exists() and "cpu" in controllers.read_text().split():
+        subtree = CGROUPS / "cgroup.subtree_control"
+        with contextlib.suppress(OSError):
+            if "cpu" not in subtree.read_text().split():
+                subtree.write_text("+cpu")
+        if "cpu" in subtree.read_text().split():
+            return CGROUPS, True
+    raise CgroupsUnavailable("no cgroup hierarchy with a CPU controller is mounted here; CPU shares cannot be set")
 
 
 class TestbedFailed(TraincastError):
@@ -251,11 +352,6 @@ def _ask(*command: str) -> str:
 
 
 CPU_SHARE = 0.25
-TOO_LARGE = frozenset({
-    "dlrm(tables=12,width=32,rows=5000)", "mlp(depth=4,width=768)", "mlp(depth=8,width=512)", "mlp(depth=8,width=768)",
-    "random(seed=7)", "random(seed=12)", "random(seed=16)",
-})  # fmt: skip
-"""Above 5 MB of parameters: a few of them would spend most of the campaign waiting for a 100 Mbit/s link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,10 +392,10 @@ SETTINGS: tuple[TestbedSetting, ...] = (
 """In this order: a corpus cut short has every network and the ends of the scale."""
 
 
-def find_settings(names: Sequence[str]) -> tuple[TestbedSetting, ...]:
-    """All of them where none is named."""
-    known = {setting.name: setting for setting in SETTINGS}
-    for name in names:
-        if name not in known:
-            raise UnknownName("setting", name, known)
-    return tuple(known[name] for name in names) or SETTINGS
+def stop_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Each was started in its own session, so its whole family goes with it."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()

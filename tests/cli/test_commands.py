@@ -17,7 +17,7 @@ from traincast.accuracy._translate import translate
 from traincast.cli.questions import write_command
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases"
-PER_FRAMEWORK = 20
+PER_FRAMEWORK = 8
 FRAMEWORKS = (
     "Composer-FSDP", "LitGPT", "Megatron-Core", "Megatron-DeepSpeed", "Megatron-LM", "megatron-core(nemo)",
     "megatron-lm(accelerate)", "mxnet(mlperf)", "nanotron", "nemo(mlperf)", "nvidia-dle-pytorch(lambda)",

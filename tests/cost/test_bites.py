@@ -173,11 +173,13 @@ def test_devices_of_a_node_share_the_memory_of_its_host(devices: int) -> None:
 
 
 def test_a_synchronous_step_waits_for_the_slowest_node() -> None:
-    from traincast.cost._sync import slowest_speed
+    from traincast.cost._calibrated import clock_scale, slowest_speed
 
     group = make_cluster().groups[0]
     cluster = Cluster(name="two", groups=(replace(group, speed=0.25), replace(group, speed=1.0)))
     assert slowest_speed(cluster) == 0.25
+    assert clock_scale(1.2, cluster) == pytest.approx(4.8)
+    assert clock_scale(1.2, make_cluster()) == 1.0, "a whole core is not throttled"
 
 
 def test_the_interval_of_an_operator_holds_nine_of_ten_log_errors() -> None:

@@ -307,12 +307,11 @@ LOGS: dict[str, tuple[str, bytes]] = {
 def _calibration(folder: Path) -> list[bytes]:
     from traincast.learn import save_calibration
     from traincast.spec import Calibration, MachineRates, Rates
-    from traincast.spec._measurement import CollectiveRates, Environment
+    from traincast.spec._measurement import Environment
 
     rates = Rates(flop_per_s=1e10, bytes_per_s=1e9, overhead_s=1e-6, log_spread=0.1, num_measurements=3)
     kept = MachineRates(
         name="c", environment=Environment(device="cpu", settings={"threads": 1}), rates={"matmul": rates}, fallback=rates,
-        collectives={"all_reduce": CollectiveRates(hop_s=1e-5, bytes_per_s=1e8)},
     )  # fmt: skip
     save_calibration(Calibration(name="fuzzed", machine=kept), folder / "c.json")
     return [(folder / "c.json").read_bytes()]
@@ -646,7 +645,6 @@ READERS: dict[str, Reader] = {
         read=_lazily("traincast.store", "import_table"), suffix=".parquet", samples=_table(".parquet"), needs=("pyarrow",),
         cost=2,
     ),
-    "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
     "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=4),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",

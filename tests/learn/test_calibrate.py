@@ -44,7 +44,6 @@ from traincast.spec import (
     Block,
     Cluster,
     Collective,
-    CollectiveRates,
     Device,
     Environment,
     Experiment,
@@ -324,7 +323,7 @@ def make_calibration(**others: object) -> MachineRates:
 
 
 def test_a_calibration_comes_back_from_its_file(tmp_path: Path) -> None:
-    rates = make_calibration(collectives={"all_reduce": CollectiveRates(hop_s=1e-4, bytes_per_s=1e8)})
+    rates = make_calibration()
     calibration = Calibration(name="x", machine=rates)
     for name in ("c.json", "c.json.gz"):
         save_calibration(calibration, tmp_path / name)
@@ -375,11 +374,6 @@ def test_an_operator_of_a_kind_never_measured_uses_the_fallback_and_a_wider_inte
     message = Collective(kind="all_reduce", num_bytes=1e6, axis="data", num_ranks=2, stride=1, phase="backward")
     with pytest.raises(InvalidInput, match="holds no all_reduce"):
         Calibrated(rates=calibration).estimate(Stage(tasks=(message,), repeats=(), tensors=()), cluster)
-    rates = {"all_reduce": CollectiveRates(hop_s=1e-4, bytes_per_s=1e8)}
-    (estimate,) = Calibrated(rates=make_calibration(collectives=rates)).estimate(
-        Stage(tasks=(message,), repeats=(), tensors=()), cluster
-    )
-    assert estimate.seconds == pytest.approx(2e-4 + 1e6 / 1e8)
 
 
 def test_a_forecast_priced_by_a_calibration_is_the_step_it_fitted() -> None:

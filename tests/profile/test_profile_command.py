@@ -73,7 +73,6 @@ def test_a_step_of_a_users_file_is_measured_from_the_command_line(tmp_path: Path
     [
         (["stps"], "did you mean 'steps'"),
         (["operators", "matmull"], "did you mean 'matmul'"),
-        (["collectives"], "at least 2"),
         (["steps", "nothing.py:build"], "there is no file"),
     ],
 )

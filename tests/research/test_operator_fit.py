@@ -1,3 +1,4 @@
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,12 @@ from traincast.errors import InvalidInput
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu_ops"
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the measured operators are not at {SHARED}")
+
+
+@cache
+def shared_rows() -> dict[tuple[str, str], Rows]:
+    return read_rows(SHARED, max_rows=60)
+
 
 QUICK = Recipe(num_members=1, training=Training(num_epochs=6))
 
@@ -82,7 +89,7 @@ def test_missing_data_is_one_sentence_and_exit_code_two(tmp_path: Path, capsys: 
 
 @needs_data
 def test_a_model_left_out_leaves_no_row_behind() -> None:
-    rows = read_rows(SHARED, max_rows=20)
+    rows = shared_rows()
     assert any((found.model == "gpt2_large").any() for found in rows.values())
     kept = {key: found.where(found.model != "gpt2_large") for key, found in rows.items()}
     assert not any((found.model == "gpt2_large").any() for found in kept.values())
@@ -90,7 +97,7 @@ def test_a_model_left_out_leaves_no_row_behind() -> None:
 
 @needs_data
 def test_a_device_left_out_has_no_voice_and_a_saved_fit_predicts_the_same(tmp_path: Path) -> None:
-    rows = read_rows(SHARED, max_rows=60)
+    rows = shared_rows()
     blind = fit_learned(rows, recipe=QUICK, without_device="t4")
     assert all("t4" not in voices.names for voices in blind.families.values())
     save(blind, tmp_path / "w.safetensors")
@@ -103,13 +110,13 @@ def test_a_device_left_out_has_no_voice_and_a_saved_fit_predicts_the_same(tmp_pa
 
 @needs_data
 def test_no_row_is_kept_whose_bound_the_host_could_hide() -> None:
-    rows = read_rows(SHARED, max_rows=200)
+    rows = shared_rows()
     assert rows["pointwise", "v100-pcie-32g"].seconds.min() > 2e-5
 
 
 @needs_data
 def test_a_slower_measurement_gives_a_slower_model() -> None:
-    rows = read_rows(SHARED, max_rows=60)
+    rows = shared_rows()
     level = {}
     for slowdown in (1.2, 2.0):
         changed = {**rows, ("matmul", "v100-pcie-32g"): _make_rows(slowdown)}

@@ -2,17 +2,18 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 from research.corpus.architectures import build_architecture
-from research.corpus.team import cut_samples, total_memory_bytes
 from traincast import catalog
 from traincast.capture import capture
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
-from traincast.profile._resources import sampling
+from traincast.integrate._here import host_memory_bytes
+from traincast.profile._resources import Sample, sampling
 from traincast.profile._steps import load_workload, training_step
 from traincast.resources._profile import profile_samples
 from traincast.spec import RESOURCES, Graph, Job, Parallelism, ResourceProfile
@@ -28,6 +29,18 @@ def graph_of(name: str) -> Graph:
     return capture(model, inputs(BATCH), optimizer="adamw", name=name)
 
 
+def at_equal_times(read: list[Sample]) -> list[Sample]:
+    """What a perfectly regular sampler would have read; counters grow evenly between two readings."""
+    times = [each.at_s for each in read]
+    wanted = np.linspace(times[0], times[-1], max(1, round((times[-1] - times[0]) / 0.02)) + 1)
+    names = ("rss_bytes", "cpu_s", "sent_bytes", "received_bytes")
+    columns = {name: np.interp(wanted, times, [getattr(each, name) for each in read]) for name in names}
+    return [
+        Sample(at_s=float(at_s), **{name: float(values[place]) for name, values in columns.items()})
+        for place, at_s in enumerate(wanted)
+    ]
+
+
 def measure(name: str) -> ResourceProfile:
     """As many steps as the sampler needs readings, however busy the machine is."""
     workload = load_workload(name, batch=BATCH, device="cpu")
@@ -38,11 +51,11 @@ def measure(name: str) -> ResourceProfile:
         while num_steps < MIN_STEPS or len(samples.values) < MIN_READINGS:
             run()
             num_steps += 1
-    seen = cut_samples(samples, samples.values[0].at_s, samples.values[-1].at_s).values
+    seen = at_equal_times(samples.values)
     return profile_samples(
         [each.at_s for each in seen],
         busy_s=[each.cpu_s for each in seen],
-        memory_share=[each.rss_bytes / total_memory_bytes() for each in seen],
+        memory_share=[each.rss_bytes / host_memory_bytes() for each in seen],
         # One rank talks to nobody; what other processes of this machine send is not its own.
         received_bytes=[0.0] * len(seen),
         sent_bytes=[0.0] * len(seen),

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from research.corpus import Corpus, CorpusStep
 from research.corpus.testbed import TestbedSetting
 from research.fits.interaction.network import Example, Training, fit_network
+from research.fits.interaction.sync import Synced, SyncedStep, fit_sync
 from traincast.cost import Calibrated, Network
 from traincast.cost._interaction.features import Neighbourhood, describe
 from traincast.errors import InvalidInput
 from traincast.learn import CalibrationLoad, operator_load, refit, start_fit, step_load, to_machine_rates
 from traincast.learn._fit import Amounts, Peaks
-from traincast.learn._sync_fit import Synced, SyncedStep, fit_sync
 from traincast.lower import lower
 from traincast.spec import (
     Cluster,

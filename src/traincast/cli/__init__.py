@@ -20,7 +20,7 @@ COMMANDS = {
     "advise": "Say in sentences what dominates a job, whether it fits and what would help.",
     "batch": "Answer a whole table of cases.",
     "accuracy": "Score what forecast would have said about measured runs.",
-    "profile": "Measure operators, collectives and steps on this machine.",
+    "profile": "Measure operators and steps on this machine.",
     "design": "Choose the few measurements that are worth their price.",
     "compare": "Lay a profiler trace beside the forecast of its job.",
     "calibrate": "Measure this machine, so that forecasts for it become sharp.",

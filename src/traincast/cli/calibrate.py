@@ -53,7 +53,6 @@ def calibrate(
     ),
     choice: DesignOptions,
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None,
-    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None,
     gemm: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +87,7 @@ def calibrate(
     batches = (2, 4, 8, 16) if choice.device == "cpu" else (64, 128, 256, 512)
     candidates = corpus_candidates(num_models=choice.models, num_held_out=choice.held_out, batches=batches)
     wanted = {"name": name, "budget_s": budget_s, "target_width": choice.width, "method": choice.design}
-    outcome = _measure(candidates, store, device=choice.device, core=core, share=share, **wanted)
+    outcome = _measure(candidates, store, device=choice.device, core=core, **wanted)
     save_calibration(Calibration(name=name, machine=outcome.calibration, sources=(str(store),)), out)
     _say_all(outcome, name=name, out=out, json=json)
 
@@ -118,7 +117,6 @@ def _measure(
     *,
     device: str,
     core: int | None,
-    share: float | None,
     **wanted: Any,
 ) -> "Outcome":
     """Calibrate on one core, held steady, or on the GPU that it drives."""
@@ -129,7 +127,8 @@ def _measure(
     from traincast.store import Store
 
     chosen = core if core is not None else max(os.sched_getaffinity(0))
-    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=share)) as steadiness, Store(store) as kept:
+    steadiness = Steadiness(cores=(chosen,), num_threads=1)
+    with steady(steadiness), Store(store) as kept:
         setup = MeasuringSetup(
             store=kept, environment=describe(device=device, steadiness=steadiness),
             prepare=functools.partial(_subjects, device=device),

@@ -1,8 +1,7 @@
-"""`traincast profile`: measures operators, collectives or steps into a store."""
+"""`traincast profile`: measures operators or steps into a store."""
 
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +16,7 @@ if TYPE_CHECKING:
     from traincast.spec import Experiment, Measurement
     from traincast.store import Store
 
-SUBJECTS = ("operators", "steps", "collectives")
-
-
-@noun
-class RankOptions:
-    """Which processes work together, and what they exchange."""
-
-    ranks: Annotated[int, typer.Option("--ranks", help="Processes that work together.")] = 1
-    strategy: Annotated[str, typer.Option("--strategy", help="ddp, zero1, fsdp or local.")] = "ddp"
-    size: Annotated[list[str] | None, typer.Option("--size", help="Message sizes of collectives, such as 1MB.")] = None
+SUBJECTS = ("operators", "steps")
 
 
 @noun
@@ -40,7 +30,6 @@ class Measuring:
         str | None, typer.Option("--budget", help="Stop after this time, such as 3min; a later run goes on.")
     ] = None
     core: Annotated[int | None, typer.Option("--core", help="Pin to this core.")] = None
-    share: Annotated[float | None, typer.Option("--share", help="CPU quota in cores; needs cgroups and root.")] = None
 
     @property
     def budget_s(self) -> float:
@@ -62,7 +51,7 @@ def profile(
         list[str] | None,
         typer.Argument(
             help="Steps: my_file.py:build or an architecture such as 'resnet(depth=2,width=16)'. Operators: kinds, or saved "
-            "graphs whose operators are wanted. Collectives: all_reduce ... Default: all known.",
+            "graphs whose operators are wanted. Default: all known.",
             show_default=False,
         ),
     ] = None,
@@ -70,13 +59,14 @@ def profile(
     store: Annotated[Path, typer.Option("--store", "-s", help="File that keeps the measurements.")] = Path(
         "measurements.db"
     ),
-    batch: Annotated[list[int] | None, typer.Option("--batch", "-b", help="Samples per rank; may be repeated.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option("--batch", "-b", help="Samples of a step; may be repeated.")
+    ] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, adam or adamw.")] = "adamw",
-    team: RankOptions,
     measuring: Measuring,
     json: Json = False,
 ) -> None:
-    """Measure operators, collectives and steps on this machine.
+    """Measure operators and steps on this machine.
 
     Everything finished is in the store at once: a run that is stopped or killed is simply started again and goes on where
     it was. Blocks of repeats are spread over interleaved rounds, so that a busy moment of the machine spoils few of them.
@@ -89,12 +79,8 @@ def profile(
     if what not in SUBJECTS:
         raise UnknownName("subject", what, SUBJECTS)
     with Store(store) as kept:
-        if what != "collectives" and team.ranks == 1:
-            experiments = _experiments(what, names or [], batch or [8], optimizer)
-            visits = _measure_here(kept, experiments, measuring)
-        else:
-            experiments = _distributed(what, names or [], batch, optimizer, team)
-            visits = _measure_team(kept, experiments, measuring, ranks=team.ranks)
+        experiments = _experiments(what, names or [], batch or [8], optimizer)
+        visits = _measure_here(kept, experiments, measuring)
         summary = _summarise(list(visits))
         _say(summary, kept, json=json)
 
@@ -108,7 +94,8 @@ def _measure_here(kept: "Store", experiments: list["Experiment"], measuring: Mea
     device = measuring.device
     subjects = [subject_of(each, device=device) for each in experiments]
     chosen = measuring.core if measuring.core is not None else max(os.sched_getaffinity(0))
-    with steady(Steadiness(cores=(chosen,), num_threads=1, cpu_share=measuring.share)) as steadiness:
+    steadiness = Steadiness(cores=(chosen,), num_threads=1)
+    with steady(steadiness):
         environment = describe(device=device, steadiness=steadiness)
         progress = Progress(total=0)
         canary = make_canary() if device == "cpu" else None
@@ -154,54 +141,6 @@ def _wanted_operators(names: list[str]) -> list["Experiment"]:
     if not found:
         raise InvalidInput(f"no operator of {', '.join(files)} can be run by itself")
     return found
-
-
-def _distributed(
-    what: str, names: list[str], batches: list[int] | None, optimizer: str, team: RankOptions
-) -> list["Experiment"]:
-    from traincast.errors import InvalidInput
-    from traincast.profile import step_experiment
-    from traincast.spec import COLLECTIVES, Experiment
-    from traincast.units import parse_bytes
-
-    ranks, place = team.ranks, {"network": "local"}
-    if ranks < 2:
-        raise InvalidInput(f"--ranks {ranks}; collectives and distributed steps need at least 2")
-    if what == "operators":
-        raise InvalidInput("operators are measured on one rank; leave --ranks out")
-    if what == "collectives":
-        amounts = [parse_bytes(text) for text in team.size or ["4KB", "64KB", "1MB", "4MB", "16MB"]]
-        return [
-            Experiment(subject="collective", name=name, attrs={"num_bytes": amount, "num_ranks": ranks, **place})
-            for name in names or COLLECTIVES
-            for amount in amounts
-        ]
-    if not names:
-        raise InvalidInput("say which steps to measure across ranks, for example 'mlp(depth=4,width=256)'")
-    return [
-        step_experiment(name, batch=batch, optimizer=optimizer, num_ranks=ranks, strategy=team.strategy, **place)
-        for name in names
-        for batch in batches or [8]
-    ]
-
-
-def _measure_team(
-    kept: "Store", experiments: list["Experiment"], measuring: Measuring, *, ranks: int
-) -> Iterator["Visit"]:
-    from traincast.learn import keep
-    from traincast.profile import Progress, local_team, visit_in_rounds
-
-    protocol, progress = measuring.protocol, Progress(total=0)
-    with local_team(ranks, backend="nccl" if measuring.device == "cuda" else "gloo") as team:
-        environment = team.environment
-        visits = visit_in_rounds(
-            experiments, partial(team.visit, protocol=protocol, sample=True), protocol=protocol, progress=progress,
-            num_done=lambda experiment: kept.num_blocks(experiment, environment),
-        )  # fmt: skip
-        for visit in keep(visits, kept, environment, budget_s=measuring.budget_s):
-            _show(progress, visit.experiment)
-            yield visit
-        _show(progress, None)
 
 
 def _show(progress: "Progress", experiment: "Experiment | None") -> None:

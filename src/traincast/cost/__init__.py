@@ -50,6 +50,5 @@ if TYPE_CHECKING:
     from traincast.cost._roofline import Roofline
     from traincast.cost._routes import describe_links, find_route, part_replicas, with_other_links
     from traincast.cost._stack import TUNABLE, price_collective, price_op, read_constants, replay, with_constants
-    from traincast.cost._sync import UNBOUNDED_BYTES_PER_S, collective_seconds, num_hops, wire_bytes
 
 __getattr__ = load_lazily(__name__)

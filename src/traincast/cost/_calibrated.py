@@ -6,7 +6,6 @@ from collections.abc import Callable
 from traincast.catalog import read_constant_table
 from traincast.cost import CostModel
 from traincast.cost._interaction import WEIGHTS, Interacting, load_network
-from traincast.cost._sync import clock_scale, price_collectives
 from traincast.errors import InvalidInput
 from traincast.noun import noun
 from traincast.spec import Cluster, Estimate, MachineRates, Op, Stage
@@ -26,15 +25,11 @@ class Calibrated:
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         scale = clock_scale(self.rates.step_wall_scale, cluster)
-        known = price_collectives(stage, cluster, self.rates.collectives)
         others: tuple[Estimate, ...] | None = None
         estimates = []
         for index, task in enumerate(stage.tasks):
             if isinstance(task, Op):
                 estimates.append(self._estimate_op(task).scaled(scale))
-            elif index in known:
-                spread = max(self.rates.collectives[task.kind].log_spread, LEAST_LOG_SIGMA)
-                estimates.append(_with_interval(known[index], spread, limit="communication", ground="measured"))
             else:
                 if self.others is None:
                     raise InvalidInput(
@@ -51,6 +46,17 @@ class Calibrated:
         limit = "compute" if compute_s >= op.num_bytes / own.bytes_per_s else "memory"
         ground = "measured" if own.num_measurements else "transfer"
         return _with_interval(seconds, own.log_spread, limit=limit, ground=ground)
+
+
+def clock_scale(wall_scale: float, cluster: Cluster) -> float:
+    """Time by the clock over CPU time of a whole core, on the slowest node: a part of a core is throttled, a whole one never."""
+    speed = slowest_speed(cluster)
+    return wall_scale / speed if speed < 1 else 1 / speed
+
+
+def slowest_speed(cluster: Cluster) -> float:
+    """A synchronous step waits for the slowest node; a CPU share of a quarter is a speed of 0.25."""
+    return min(group.speed for group in cluster.groups)
 
 
 def choose_costs(rates: MachineRates, *, others: Others | None = None) -> CostModel:

@@ -12,7 +12,7 @@ from traincast.errors import InvalidInput
 from traincast.files import calibrations_folder, load_calibration, save_calibration
 from traincast.learn._fit import NUM_STEP_FACTORS, RatesFit
 from traincast.learn._loads import OPERATOR_SPREAD, STEP_SPREAD, CalibrationLoad
-from traincast.spec import Calibration, CollectiveRates, Environment, MachineRates, Rates, groups_of
+from traincast.spec import Calibration, Environment, MachineRates, Rates, groups_of
 
 __all__ = ["calibrations_folder", "load_calibration", "rates_of", "save_calibration", "to_machine_rates"]
 
@@ -26,7 +26,6 @@ def to_machine_rates(
     seconds: Sequence[float],
     measuring_s: float,
     errors: Mapping[str, float] | None = None,
-    collectives: Mapping[str, CollectiveRates] | None = None,
     notes: tuple[str, ...] = (),
 ) -> MachineRates:
     """The fit as a noun: rates by group, a fallback from their medians, and the spread of what was fitted."""
@@ -57,7 +56,7 @@ def to_machine_rates(
         step_compute_scale=compute, step_overhead_scale=overhead_scale, step_call_s=call_s, step_s_per_byte=cold,
         step_optimizer_s_per_byte=cold_update,
         step_log_spread=fit.step_inflation * STEP_SPREAD, num_measurements=len(loads), measuring_s=measuring_s,
-        errors=dict(errors or {}), collectives=dict(collectives or {}), notes=notes,
+        errors=dict(errors or {}), notes=notes,
     )  # fmt: skip
 
 

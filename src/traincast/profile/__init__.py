@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         op_of,
         subject_of,
     )
-    from traincast.profile._protocol import Progress, Protocol, Subject, Visit, measure, visit_in_rounds
+    from traincast.profile._protocol import Progress, Protocol, Subject, Visit, measure
     from traincast.profile._steps import step_experiment
-    from traincast.profile._team import local_team
 
 __getattr__ = load_lazily(__name__)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from traincast.errors import InvalidInput
 from traincast.noun import noun
-from traincast.profile._resources import Samples
 from traincast.spec import Block, Experiment
 
 VERSION = 1
@@ -93,10 +92,6 @@ class Visit:
     experiment: Experiment
     block: Block | None
     failure: str | None = None
-    samples: Sequence[Samples] = ()
-    """Of each rank during the block, where somebody watched."""
-    disturbance: float | None = None
-    """CPU time that others used during the block, in cores; None where nobody watched."""
 
 
 def measure(

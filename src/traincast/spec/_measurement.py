@@ -199,38 +199,6 @@ class Rates:
 
 
 @noun
-class CollectiveRates:
-    """What one kind of collective reaches between the ranks of one machine: latency per hop and payload rate."""
-
-    hop_s: float
-    bytes_per_s: float
-    cpu_s_per_byte: float = 0.0
-    """Taken from the same cores that compute; zero where the network card does the work."""
-    cpu_s_per_tensor: float = 0.0
-    """The same for each gradient that is copied into a bucket and handed over."""
-    call_s: float = 0.0
-    """Of each bucket, beside its hops."""
-    link_efficiency: float | None = None
-    """Share of the narrowest link's rate that the payload reaches; None: bytes_per_s belongs to the one link there is."""
-    overlap_exponent: float = 1.0
-    """How the bytes' time on the link and their CPU time make one: (a^p + b^p)^(1/p). At 1 they follow each other; above, the
-    link goes on while the cores wait for their share, and towards infinity only the longer one counts."""
-    log_spread: float = 0.0
-    num_measurements: int = 0
-
-    def __post_init__(self) -> None:
-        efficiency = 1.0 if self.link_efficiency is None else self.link_efficiency
-        amounts = (self.hop_s, self.cpu_s_per_byte, self.cpu_s_per_tensor, self.call_s)
-        if not (self.bytes_per_s > 0 and efficiency > 0 and min(amounts) >= 0):
-            raise InvalidInput(
-                f"bytes_per_s = {self.bytes_per_s}, hop_s = {self.hop_s}; a rate is above 0, a latency >= 0"
-            )
-        if not (self.overlap_exponent >= 1 and math.isfinite(self.overlap_exponent)):
-            raise InvalidInput(f"overlap_exponent = {self.overlap_exponent}; it must be finite and at least 1")
-        _check_log_sigma("log_spread", self.log_spread)
-
-
-@noun
 class MachineRates:
     """What a few minutes of measuring taught about one machine."""
 
@@ -256,7 +224,6 @@ class MachineRates:
     """Time of a step by the clock over its CPU time divided by the share of a core: what throttling adds, but to a
     whole core nothing."""
     step_log_spread: float = 0.0
-    collectives: Mapping[str, CollectiveRates] = field(default_factory=dict)
     num_measurements: int = 0
     measuring_s: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict)
