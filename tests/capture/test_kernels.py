@@ -164,3 +164,15 @@ def test_the_chunks_of_a_state_space_layer_are_one_kernel(kind: str, fields: dic
     kernels = [op for op in graph.ops if op.attrs.get("function") == "mamba-ssm" and op.phase == "forward"]
     assert {op.flop for op in kernels} == {2.0 * 2 * 32 * 4 * (16 * (16 + 32) + 2 * 16 * 32)}
     assert any(text.startswith("mamba2_chunk_scan is counted as the kernel") for text in graph.assumptions)
+
+
+@pytest.mark.parametrize(("kernels", "names"), [("fast", {"norm"}), ("plain", {"elementwise", "reduce"})])
+def test_a_root_mean_square_norm_is_one_kernel_each_way_unless_its_steps_are_asked_for(
+    kernels: str, names: set[str]
+) -> None:
+    graph = capture(nn.RMSNorm(64), torch.zeros(8, 64), kernels=kernels, mode="inference")
+    assert {op.kind for op in graph.ops} == names
+    trained = capture(nn.Sequential(nn.Linear(64, 64), nn.RMSNorm(64)), torch.zeros(8, 64))
+    norms = [op for op in trained.ops if op.kind == "norm"]
+    assert [(op.phase, op.attrs["rows"], op.attrs["cols"]) for op in norms] == [("forward", 8, 64), ("backward", 8, 64)]
+    assert trained.num_parameters == 64 * 65 + 64

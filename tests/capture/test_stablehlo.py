@@ -1,5 +1,8 @@
 """StableHLO files that JAX writes, read without JAX, against the recording of the same step from its jaxpr."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +93,43 @@ def test_a_checkpointed_scan_has_the_products_of_its_live_recording(tmp_path: Pa
     path = tmp_path / "scan.mlir"
     path.write_text(jax.jit(train).lower(*arguments).as_text(debug_info=True))
     assert products(read_stablehlo(path)) == products(capture_jax(train, *arguments))
+
+
+def test_a_shard_map_is_what_one_device_runs(tmp_path: Path) -> None:
+    """Written by a process with four devices; this one has one."""
+    source = tmp_path / "spread.py"
+    source.write_text(SPREAD)
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, str(source), str(tmp_path / "step.mlir")], check=True, env=environment)
+    graph = read_stablehlo(tmp_path / "step.mlir")
+    each = 2 * (16 / 4) * 32
+    assert products(graph) == {
+        ("forward", "matmul"): each * (64 + 64 / 2),
+        ("backward", "matmul"): each * (64 + 2 * 64 / 2),
+    }
+    assert graph.num_parameters == 32 * 64 + 64 * 16
+    assert graph.batch_size == 4
+    assert graph.plan is not None
+    assert graph.plan.data == 4
+    assert any("for one device" in sentence for sentence in graph.assumptions)
+
+
+SPREAD = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+
+def loss(weights, x):
+    def body(weights, x):
+        return jax.lax.pmean(jnp.mean((jnp.tanh(x @ weights["a"]) @ weights["b"]) ** 2), "data")
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(weights, x)
+
+def step(weights, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)
+lowered = jax.jit(step).lower({"a": shape(32, 64), "b": shape(64, 16)}, shape(16, 32))
+open(sys.argv[1], "w").write(lowered.as_text(debug_info=True))
+"""

@@ -72,3 +72,15 @@ def test_only_so_many_are_kept_and_a_folder_that_cannot_be_written_stops_nothing
     assert room.recall(b"config", {}, record) == record.graph
     monkeypatch.setenv(room.FOLDER, "")
     assert room.recall(b"config", {}, record) == record.graph
+
+
+def test_kernels_are_chosen_for_what_is_recorded_and_refused_for_what_is_described(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)), torch.zeros(4, 8)\n"
+    )
+    fast, plain = (capture(str(file), WorkloadOptions(kernels=word)) for word in ("fast", "plain"))
+    assert any(op.kind == "norm" for op in fast.ops)
+    assert not any(op.kind == "norm" for op in plain.ops)
+    with pytest.raises(InvalidInput, match="--kernels cannot change it"):
+        load_model("gpt2", WorkloadOptions(kernels="plain"), Parallelism(), stack("pytorch"))

@@ -1,6 +1,6 @@
-"""Attention and recurrent layers as the single operations that an accelerator runs, with their gradients.
+"""Attention, root-mean-square norms and recurrent layers as the single operations that an accelerator runs, with their gradients.
 
-The CPU build of PyTorch splits both into many small operations (attention as soon as it has dropout), which would be
+The CPU build of PyTorch splits them into many small operations (attention as soon as it has dropout), which would be
 recorded with a memory and a cost that no accelerator has.
 """
 
@@ -21,6 +21,10 @@ _LIBRARY.define(
 _LIBRARY.define(
     "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, "
     "Tensor logsumexp, bool is_causal, bool bias_wanted, float density) -> Tensor[]"
+)
+_LIBRARY.define("rms_norm(Tensor input, int[] normalized_shape, Tensor? weight) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    "rms_norm_backward(Tensor gradient, Tensor input, int[] normalized_shape, Tensor statistics, Tensor? weight) -> Tensor[]"
 )
 _LIBRARY.define(
     "rnn(Tensor input, Tensor[] states, Tensor[] weights, str cell, int hidden, int layers, int directions, int length, "
@@ -49,6 +53,15 @@ def _attention_backward(
     return [*gradients, torch.empty_like(bias)] if bias_wanted else gradients
 
 
+def _rms_norm(data: Any, shape: list[int], weight: Any) -> tuple[Any, Any]:
+    rows = data.shape[: data.dim() - len(shape)]
+    return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(rows, dtype=torch.float32)
+
+
+def _rms_norm_backward(gradient: Any, data: Any, shape: list[int], statistics: Any, weight: Any) -> list[Any]:
+    return [torch.empty_like(tensor) for tensor in (data, weight) if tensor is not None]
+
+
 def _rnn(
     data: Any, states: list[Any], weights: list[Any], cell: str, hidden: int, layers: int, directions: int, length: int,
     projected: int, train: bool,
@@ -73,6 +86,8 @@ def _rnn_backward(
 
 _LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
 _LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
+_LIBRARY.impl("rms_norm", _rms_norm, "CompositeExplicitAutograd")
+_LIBRARY.impl("rms_norm_backward", _rms_norm_backward, "CompositeExplicitAutograd")
 _LIBRARY.impl("rnn", _rnn, "CompositeExplicitAutograd")
 _LIBRARY.impl("rnn_backward", _rnn_backward, "CompositeExplicitAutograd")
 
@@ -99,6 +114,27 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
             gradient, query, key, value, bias, output, logsumexp, ctx.is_causal, bias_wanted, ctx.density
         )
         return gradients[0], gradients[1], gradients[2], gradients[3] if bias_wanted else None, None, None, None
+
+
+class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """One kernel each way on an accelerator; the CPU has none and writes every step of it."""
+
+    @staticmethod
+    def forward(ctx: Any, data: Any, shape: Any, weight: Any) -> Any:
+        depth[0] += 1
+        try:
+            output, statistics = torch.ops.traincast.rms_norm(data, shape, weight)
+        finally:
+            depth[0] -= 1
+        ctx.save_for_backward(data, statistics, weight)
+        ctx.shape = shape
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        data, statistics, weight = ctx.saved_tensors
+        given = torch.ops.traincast.rms_norm_backward(gradient, data, ctx.shape, statistics, weight)
+        return given[0], None, given[1] if weight is not None else None
 
 
 class _Recurrent(torch.autograd.Function):  # type: ignore[misc]
@@ -148,6 +184,14 @@ def attention(
     if len(lead) == 1:
         return output
     return output.reshape(*lead, *output.shape[1:]) if lead else output.squeeze(0)
+
+
+def rms_norm(data: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    if weight is not None and weight.dtype != data.dtype:
+        # The kernel takes one format; of two, the steps are run in the wider one.
+        dtype = torch.promote_types(data.dtype, weight.dtype)
+        data, weight = data.to(dtype), weight.to(dtype)
+    return _RmsNorm.apply(data, [int(size) for size in normalized_shape], weight)
 
 
 def recurrent(cell: str, *arguments: Any) -> Any:

@@ -111,6 +111,8 @@ def is_tensorflow(source: str) -> bool:
 
 def _from_program(path: Path, asked: Asked) -> Graph:
     """A graph that another framework has written out."""
+    if asked.kernels is not None:
+        raise InvalidInput(f"{path} holds the operations that run, so --kernels cannot change them; leave it out")
     if asked.scalable:
         kind = "StableHLO file" if path.suffix in _PROGRAMS else "TensorFlow graph"
         raise InvalidInput(f"{path}: a {kind} is read at one batch; leave out the two batch sizes")

@@ -717,6 +717,8 @@ RULES: dict[str, Callable[[Call], list[Work]]] = {
     **_table("native_layer_norm_backward", _norm("layer_norm", 12, num_kernels=2)),
     **_table("_fused_rms_norm", _norm("rms_norm", 5)),
     **_table("_fused_rms_norm_backward", _norm("rms_norm", 10, num_kernels=2)),
+    "traincast.rms_norm": _norm("rms_norm", 5),
+    "traincast.rms_norm_backward": _norm("rms_norm", 10, num_kernels=2),
     **_table("_weight_norm_interface", _weight_norm(3)),
     **_table("_weight_norm_interface_backward", _weight_norm(6)),
     **_table("native_group_norm", _norm("group_norm", 8)),

@@ -15,7 +15,7 @@ from traincast.capture._folding import fold
 from traincast.capture._phases import Leaf
 from traincast.capture._xla import Convolution, Described, Recording, describe_dot, describe_op, float_dtype, layer_of
 from traincast.errors import CaptureFailed, InvalidInput
-from traincast.spec import Attr, Graph, Op, Repeat, Tensor
+from traincast.spec import Attr, Graph, Op, Parallelism, Repeat, Tensor
 from traincast.units import DTYPE_BYTES
 
 _DTYPES = {
@@ -23,13 +23,17 @@ _DTYPES = {
     "ui64": "int64", "ui32": "int32", "ui16": "int16", "ui8": "uint8", "i1": "bool", "complex<f32>": "complex64",
     "f8E4M3FN": "fp8", "f8E5M2": "fp8",
 }  # fmt: skip
-_VIEWS = ("reshape", "broadcast_in_dim", "custom_call", "bitcast_convert")
+_COLLECTIVES = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
+)  # fmt: skip
+_VIEWS = ("reshape", "broadcast_in_dim", "custom_call", "bitcast_convert", *_COLLECTIVES)
+"""What costs a device nothing: another sight of the same memory, and collectives, which are the plan's."""
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*(?:<\w+>)?)>")
 _VALUE = re.compile(r"%[\w]+(?:#\d+)?")
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _FUNCTION = re.compile(r"func\.func (?:\w+ )?@([\w.$-]+)\((.*)")
 _ARGUMENT = re.compile(r'(%\w+): (tensor<[^>]*>+)(?: loc\((?:"([^"]*)"|(#loc\d*))\))?')
-_STATEMENT = re.compile(r"^(?:(%\w+)(?::(\d+))? = )?\"?(?:stablehlo|mhlo|chlo|func)?\.?([\w.]+)\"?(.*)$")
+_STATEMENT = re.compile(r"^(?:(%\w+)(?::(\d+))? = )?\"?(?:stablehlo|mhlo|chlo|func|sdy)?\.?([\w.]+)\"?(.*)$")
 
 
 @dataclass(slots=True)
@@ -63,7 +67,10 @@ def read_stablehlo(path: str | Path, *, batch_size: int | None = None, name: str
     batch = batch_size or walker.first_batch()
     if batch is None:
         raise InvalidInput(f"{path} has no input to take the batch from; give the batch")
-    graph = walker.graph(name=name or Path(path).stem, batch_size=batch)
+    if batch_size is None and batch % walker.replicas == 0:
+        batch //= walker.replicas
+    plan = Parallelism(data=walker.replicas) if walker.replicas > 1 else None
+    graph = walker.graph(name=name or Path(path).stem, batch_size=batch, plan=plan)
     return graph if graph.repeats else fold(graph)
 
 
@@ -124,6 +131,8 @@ class _Walker(Recording):
         self.functions = functions
         self.locations = locations
         self.inputs: list[tuple[_Held, str]] = []
+        self.replicas = 1
+        """Parts that shard_map cuts the first dim of the data into, where it leaves the weights whole."""
 
     def new(self, shape: tuple[int, ...], dtype: str, *, role: str = "temporary") -> _Held:
         self.tensors.append(Tensor(shape=shape, dtype=dtype, role=role))
@@ -149,7 +158,7 @@ class _Walker(Recording):
         position = start
         while position < len(lines):
             line = lines[position]
-            if re.match(r"^(?:stablehlo\.|func\.)?return\b", line):
+            if re.match(r"^(?:stablehlo\.|func\.|sdy\.)?return\b", line):
                 named = _VALUE.findall(line.partition(" : ")[0])
                 return [self._value(values, text) for text in named], position + 1
             if line in ("", "}") or line.startswith("}"):
@@ -172,6 +181,8 @@ class _Walker(Recording):
         target, count, op, rest = found[1], int(found[2] or 1), found[3].rpartition(".")[2], found[4]
         if op == "while":
             return self._while(lines, position, values, scope, target)
+        if op == "manual_computation":
+            return self._manual(lines, position, values, scope, target)
         end = position
         if rest.rstrip().endswith("({"):
             # A region: the arithmetic of a reduction or a scatter. Its types stand after the closing bracket.
@@ -228,6 +239,33 @@ class _Walker(Recording):
                 self.repeats.append(Repeat(start=start, stop=len(self.ops), count=rounds))
         for number, held in enumerate(results):
             values[f"{target}#{number}"] = replace(held, number=None)
+        return end
+
+    def _manual(
+        self, lines: Sequence[str], position: int, values: dict[str, _Held], scope: str, target: str | None
+    ) -> int:
+        """A block that one device runs on its part of each value (shard_map); its statements have the sizes of that part."""
+        line = lines[position]
+        said = "what shard_map wraps is counted for one device, as it is written, its collectives as the plan says"
+        self.assumptions[said] = None
+        given = [self._value(values, text) for text in _VALUE.findall(line.partition("(")[2].partition(")")[0])]
+        named = _ARGUMENT.findall(line.partition("manual_axes")[2])
+        inner = dict(values)
+        entered = {held.index for held, _ in self.inputs}
+        for held, (name, kind, *_) in zip(given, named, strict=True):
+            inner[name] = replace(held, shape=_types(kind)[0][0])
+            if held.index in entered and held.shape != inner[name].shape:
+                rows, part = held.shape[0], inner[name].shape[0]
+                is_data = held.shape[1:] == inner[name].shape[1:] and rows % part == 0
+                self.replicas = rows // part if is_data else self.replicas
+        depth, end = 1, position + 1
+        while depth:
+            # A block that closes on its own line opens none.
+            depth += lines[end].endswith("{") - lines[end].startswith("}")
+            end += 1
+        results, _ = self._run(lines[: end - 1], position + 1, inner, self._place(lines[end - 1], scope))
+        for number, held in enumerate(results):
+            values[f"{target}#{number}" if len(results) > 1 else str(target)] = held
         return end
 
     def _apply(self, op: str, rest: str, operands: list[_Held], place: str) -> list[_Held]:

@@ -479,6 +479,9 @@ def _patched(recorder: _Recorder, *, kernels: str) -> Iterator[Callable[..., Non
 
     _patch_building(patch)
     _patch_functions(patch, recorder)
+    if kernels == "fast":
+        for owner in (F, torch):
+            patch(owner, "rms_norm", _widening(fused.rms_norm))
 
     def patch_imported(model: nn.Module | None = None) -> None:
         if model is not None and kernels == "fast":

@@ -29,6 +29,7 @@ BUILDERS: dict[str, str] = {
     "rcnn": "traincast.catalog._models.detection:build_rcnn",
     "retinanet": "traincast.catalog._models.detection:build_retinanet",
     "yolov3": "traincast.catalog._models.detection:build_yolov3",
+    "layer-list": "traincast.catalog._models.layer_list:build_layer_list",
     "unet": "traincast.catalog._models.segmentation:build_unet",
     "deepspeech2": "traincast.catalog._models.speech:build_deepspeech2",
     "rnnt": "traincast.catalog._models.speech:build_rnnt",
@@ -39,6 +40,7 @@ BUILDERS: dict[str, str] = {
     "diffusion-unet": "traincast.catalog._models.diffusion:build_diffusion_unet",
     "dit": "traincast.catalog._models.diffusion:build_dit",
     "two-streams": "traincast.catalog._models.flow:build_two_streams",
+    "video-transformer": "traincast.catalog._models.video:build_video_transformer",
     "image-encoder": "traincast.catalog._models.flow:build_image_encoder",
 }
 """How a named workload becomes a graph: 'module:function', imported when first asked for."""

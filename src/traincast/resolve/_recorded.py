@@ -21,7 +21,7 @@ MOST_KEPT = 64
 _RECORDERS = ("torch", "transformers", "timm")
 
 
-_CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention")
+_CAPTURED = ("batch", "seq", "precision", "mode", "optimizer", "attention", "kernels")
 """What can be said about a model that is recorded."""
 
 

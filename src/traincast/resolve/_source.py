@@ -18,12 +18,20 @@ def load_model(source: str, options: WorkloadOptions, plan: Parallelism, stack: 
     its stack would; what is recorded is rewritten by the plan."""
     check_data(options)
     options = without_data(options)
+    is_recorded = source.startswith("timm:") or find_configuration(source) is not None
+    is_described = options.has_shape or not (
+        is_recorded or source.endswith(".json") or _is_model_file(source, Path(source))
+    )
+    if options.kernels is not None and is_described:
+        raise InvalidInput(
+            f"{source} is described by the catalogue, not recorded, so --kernels cannot change it; say --fused or --attention"
+        )
     if options.has_shape or (
         any(getattr(options, name) is not None for name in SHAPE) and named_shape(source) is not None
     ):
         return _build_shape(source, options, plan, stack)
     path = Path(source)
-    if source.startswith("timm:") or find_configuration(source) is not None:
+    if is_recorded:
         return _record(source, options), ()
     if source.endswith((".json", ".json.gz")):
         return _load_json(path, options), ()

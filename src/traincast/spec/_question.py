@@ -132,6 +132,10 @@ class WorkloadOptions:
     channels_last: bool | None = asked(None, "Images are stored with channels last.", panel="Kernels")
     master_weights: bool | None = asked(None, "An fp32 copy of half-precision weights is kept.", panel="Kernels")
     gradient_dtype: str | None = asked(None, "What gradients are kept in: fp32, fp16 or bf16.", panel="Kernels")
+    kernels: str | None = asked(
+        None, "Of a model that is recorded: fast (kernels that people install, the default) or plain (what its code runs).",
+        panel="Kernels",
+    )  # fmt: skip
 
     def given(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}

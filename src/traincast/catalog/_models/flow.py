@@ -7,6 +7,7 @@ from traincast.catalog._models.attention import attend
 from traincast.catalog._models.layers import Net
 from traincast.catalog._models.recipe import Sizes
 from traincast.catalog._models.tape import Value
+from traincast.catalog._models.transformer import rotate
 from traincast.spec import Graph
 
 
@@ -22,8 +23,9 @@ def build_two_streams(tape: Net, config: Mapping[str, Any], sizes: Sizes) -> Gra
     latents = tape.input("latents", (batch, config["channels"], height, breadth), tape.numbers.weight)
     pieces = tape.copy(latents, (batch, (height // patch) * (breadth // patch), config["channels"] * patch * patch))
     text = tape.input("text", (batch, text_tokens, config["text_width"]), tape.numbers.weight)
-    image = tape.linear(pieces, width, name="image_in")
-    words = tape.linear(text, width, name="text_in")
+    bias = config.get("bias", True)
+    image = tape.linear(pieces, width, bias=bias, name="image_in")
+    words = tape.linear(text, width, bias=bias, name="text_in")
     streams = Streams(
         tape, config, num_text=text_tokens, num_image=pieces.shape[1], state=_condition(tape, batch, config)
     )
@@ -35,26 +37,40 @@ def build_two_streams(tape: Net, config: Mapping[str, Any], sizes: Sizes) -> Gra
         (move, factor) = streams.modulation(2, "modulation")
         _, image = streams.parts(x)
         image = streams.modulate(image, move, factor)
-        image = tape.linear(image, config["channels"] * patch * patch, name="fc")
+        image = tape.linear(image, config["channels"] * patch * patch, bias=bias, name="fc")
     return tape.close([image], lambda: tape.mean_loss(image), samples_unit="images")
 
 
 def _condition(tape: Net, batch: int, config: Mapping[str, Any]) -> Value:
     """Time, guidance and the pooled text, each through two layers, added up."""
-    width = config["hidden"]
+    width, bias = config["hidden"], config.get("bias", True)
     total: Value | None = None
     for name, size in config["conditions"].items():
         with tape.scope(name):
             x = tape.input(f"{name}_features", (batch, size), tape.numbers.weight)
-            x = tape.linear(tape.activation("silu", tape.linear(x, width, name="fc1")), width, name="fc2")
+            x = tape.activation("silu", tape.linear(x, width, bias=bias, name="fc1"))
+            x = tape.linear(x, width, bias=bias, name="fc2")
         total = x if total is None else tape.add(total, x)
     if total is None:
         return tape.input("condition", (batch, width), tape.numbers.weight)
     return tape.activation("silu", total)
 
 
+def rotate_pairs(tape: Net, x: Value, *, dim: int) -> Value:
+    """Rotary positions of neighbouring numbers, in fp32 as diffusers writes them; the tables are made once per step."""
+    tables = [tape.buffer(name, (x.shape[1], 1, dim)) for name in ("cos", "sin")]
+    if tape.recipe.fused:
+        return rotate(tape, x, tuple(tables), dim=dim, share=1.0)
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    first, second = tape.split(x, (half, half))
+    turned = tape.concat((tape.scale(second, "neg"), first), x.shape)
+    parts = [tape.multiply(tape.cast(y, "fp32"), table) for y, table in zip((x, turned), tables, strict=True)]
+    return tape.cast(tape.add(*parts), x.dtype)
+
+
 class Streams:
-    """The two sorts of layers, given the state that scales and shifts them."""
+    """The two sorts of layers, given the state that scales and shifts them. In some all layers of a sort share what the state
+    says (`shared_modulation`), MLPs are gated (`gated`) and positions are turned (`rotary`)."""
 
     def __init__(self, tape: Net, config: Mapping[str, Any], *, num_text: int, num_image: int, state: Value) -> None:
         self.tape = tape
@@ -63,6 +79,16 @@ class Streams:
         self.num_text = num_text
         self.num_image = num_image
         self.state = state
+        self.bias, self.gated, self.rotary = (
+            config.get("bias", True),
+            config.get("gated", False),
+            config.get("rotary", False),
+        )
+        self.ffn = int(config.get("mlp_ratio", 4) * self.width)
+        self.shared: dict[str, list[Value]] = {}
+        if config.get("shared_modulation"):
+            for sort, count in (("text", 6), ("image", 6), ("single", 3)):
+                self.shared[sort] = self.modulation(count, f"{sort}_modulation")
 
     def parts(self, x: Value) -> tuple[Value, Value]:
         batch = x.shape[0]
@@ -71,7 +97,7 @@ class Streams:
 
     def modulation(self, count: int, name: str) -> list[Value]:
         batch = self.state.shape[0]
-        wide = self.tape.linear(self.state, count * self.width, name=name)
+        wide = self.tape.linear(self.state, count * self.width, bias=self.bias, name=name)
         return self.tape.split(wide, [(batch, 1, self.width)] * count)
 
     def modulate(self, x: Value, move: Value, factor: Value) -> Value:
@@ -79,12 +105,34 @@ class Streams:
         return tape.add(tape.multiply(tape.layer_norm(x, affine=False), tape.shift(factor)), move)
 
     def normed(self, q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
-        dim, fused = self.width // self.heads, self.tape.recipe.fused
-        return (
-            self.tape.rms_norm(q, name="query_norm", fused=fused, width=dim),
-            self.tape.rms_norm(k, name="key_norm", fused=fused, width=dim),
-            v,
+        """Of every head, by PyTorch's own kernel."""
+        dim = self.width // self.heads
+        q, k = (
+            self.tape.rms_norm(x, name=name, fused=True, width=dim) for x, name in ((q, "query_norm"), (k, "key_norm"))
         )
+        return q, k, v
+
+    def projected(self, y: Value) -> tuple[Value, Value, Value]:
+        """Queries, keys and values: one product, or three where there is no bias."""
+        tape, width = self.tape, self.width
+        if not self.bias:
+            q, k, v = (tape.linear(y, width, bias=False, name=name) for name in ("query", "key", "value"))
+        else:
+            q, k, v = tape.split(tape.linear(y, 3 * width, name="qkv"), [y.shape] * 3)
+        return self.normed(q, k, v)
+
+    def attend(self, q: Value, k: Value, v: Value) -> Value:
+        if self.rotary:
+            q, k = (rotate_pairs(self.tape, x, dim=self.width // self.heads) for x in (q, k))
+        return attend(self.tape, q, k, v, heads=self.heads, kv_heads=self.heads, causal=False)
+
+    def inner(self, wide: Value) -> Value:
+        """What an MLP does between its two products."""
+        if not self.gated:
+            return self.tape.activation("gelu", wide)
+        half = (*wide.shape[:-1], self.ffn)
+        gate, up = (self.tape.take(wide, half) for _ in range(2))
+        return self.tape.multiply(self.tape.activation("silu", gate), up)
 
     def double(self, x: Value) -> Value:
         """Both streams attend together; everything else is each one's own."""
@@ -95,20 +143,19 @@ class Streams:
             inputs, made, gates = self.parts(x), [], []
             for stream, name in zip(inputs, ("text", "image"), strict=True):
                 with tape.scope(name):
-                    six = self.modulation(6, "modulation")
-                    y = self.modulate(stream, six[0], six[1])
-                    shape = (batch, stream.shape[1], width)
-                    q, k, v = tape.split(tape.linear(y, 3 * width, name="qkv"), (shape, shape, shape))
-                    made.append(self.normed(q, k, v))
+                    six = self.shared.get(name) or self.modulation(6, "modulation")
+                    made.append(self.projected(self.modulate(stream, six[0], six[1])))
                     gates.append(six)
             joined = [tape.concat(pair, (batch, tokens, width)) for pair in zip(*made, strict=True)]
-            mixed = self.parts(attend(tape, *joined, heads=self.heads, kv_heads=self.heads, causal=False))
+            mixed = self.parts(self.attend(*joined))
             results = []
             for stream, name, six, y in zip(inputs, ("text", "image"), gates, mixed, strict=True):
                 with tape.scope(name):
-                    out = tape.add(stream, tape.multiply(tape.linear(y, width, name="output"), six[2]))
+                    y = tape.linear(y, width, bias=self.bias, name="output")
+                    out = tape.add(stream, tape.multiply(y, six[2]))
                     y = self.modulate(out, six[3], six[4])
-                    y = tape.linear(tape.activation("gelu", tape.linear(y, 4 * width, name="up")), width, name="down")
+                    y = self.inner(tape.linear(y, self.ffn * (1 + self.gated), bias=self.bias, name="up"))
+                    y = tape.linear(y, width, bias=self.bias, name="down")
                     results.append(tape.add(out, tape.multiply(y, six[5])))
             return tape.concat(results, (batch, tokens, width))
 
@@ -120,15 +167,15 @@ class Streams:
         batch, tokens, _ = x.shape
 
         def body() -> Value:
-            move, factor, gate = self.modulation(3, "modulation")
+            move, factor, gate = self.shared.get("single") or self.modulation(3, "modulation")
             y = self.modulate(x, move, factor)
-            part = (batch, tokens, width)
-            wide = tape.linear(y, 7 * width, name="qkv_up")
-            q, k, v, inner = tape.split(wide, (part, part, part, (batch, tokens, 4 * width)))
-            q, k, v = self.normed(q, k, v)
-            mixed = attend(tape, q, k, v, heads=self.heads, kv_heads=self.heads, causal=False)
-            both = tape.concat((mixed, tape.activation("gelu", inner)), (batch, tokens, 5 * width))
-            return tape.add(x, tape.multiply(tape.linear(both, width, name="output_down"), gate))
+            part, up = (batch, tokens, width), self.ffn * (1 + self.gated)
+            wide = tape.linear(y, 3 * width + up, bias=self.bias, name="qkv_up")
+            q, k, v, inner = tape.split(wide, (part, part, part, (batch, tokens, up)))
+            mixed = self.attend(*self.normed(q, k, v))
+            both = tape.concat((mixed, self.inner(inner)), (batch, tokens, width + self.ffn))
+            y = tape.linear(both, width, bias=self.bias, name="output_down")
+            return tape.add(x, tape.multiply(y, gate))
 
         return tape.checkpoint(body, enabled=tape.recipe.recompute == "full")
 
