@@ -1,6 +1,6 @@
 """Feeds every file reader damaged files: no crash, no hang, no memory above a limit.
 
-python benchmarks/fuzz.py --inputs 1000000 [--readers 'kineto,jobs swf'] [--seed 1] [--memory-gib 1] [--feedback 0.01]
+python benchmarks/fuzz.py --inputs 1000000 [--readers 'graph,jobs swf'] [--seed 1] [--memory-gib 1] [--feedback 0.01]
                           [--record FILE [--again] [--minutes 5] [--write PAGE]]
 
 Half of the inputs are valid files changed by their own grammar (tests/fuzz/grammar.py), so that they can be parsed; half have
@@ -137,7 +137,7 @@ class Campaign:
         self.folder.mkdir()
         self.draw = random.Random(seed)
         self.samples = reader.samples(self.folder)
-        foreign = [sample for kind in ("graph", "kineto") for sample in READERS[kind].samples(self.folder)]
+        foreign = [sample for kind in ("graph", "kineto compare") for sample in READERS[kind].samples(self.folder)]
         self.others = [*self.samples, *foreign]
         self.verdicts: collections.Counter[str] = collections.Counter()
         self.slowest_s = self.cpu_s = 0.0

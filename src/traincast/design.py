@@ -169,28 +169,6 @@ def mean_distances(points: ArrayLike, rows: Sequence[int], *, measured: Iterable
     return found
 
 
-def next_choice(
-    features: ArrayLike,
-    *,
-    measured: Iterable[int],
-    budget: float = math.inf,
-    costs: ArrayLike | None = None,
-    ridge: float = RIDGE,
-    forbidden: Iterable[int] = (),
-) -> DesignChoice | None:
-    """The single best row now; None where nothing is left that the budget pays for.
-
-    Called again after each result, with the costs and features as they are known by then, it plans sequentially.
-    """
-    problem = _Problem.of(features, budget=budget, costs=costs, ridge=ridge, forbidden=forbidden, measured=measured)
-    gains = np.log1p(_leverages(problem.rows, problem.start_inverse()))
-    affordable = problem.free & (problem.costs <= problem.budget * (1 + 1e-12))
-    if not affordable.any():
-        return None
-    row = int(np.argmax(np.where(affordable, gains / problem.costs, -np.inf)))
-    return DesignChoice(row=row, cost=float(problem.costs[row]), gain=float(gains[row]))
-
-
 def information(features: ArrayLike, rows: Iterable[int], *, ridge: float = RIDGE) -> float:
     """log det of the information matrix of these rows, on columns of unit scale."""
     matrix, _ = _scaled(features)

@@ -8,13 +8,13 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InvalidInput, MissingExtra, UnknownName
 from traincast.files import decode, read_json
-from traincast.spec import SUBJECTS, Attr, Block, Environment, Experiment, Measurement, collect
+from traincast.spec import SUBJECTS, Block, Environment, Experiment, Measurement, collect
 
 Row = tuple[Experiment, Environment, Block]
 
@@ -329,30 +329,6 @@ def import_table(path: str | os.PathLike[str]) -> list[Row]:
         raise InvalidInput(f"{path} is not a table of measurements: {error}") from error
 
 
-def import_kineto(path: str | os.PathLike[str]) -> list[Row]:
-    """A trace of the PyTorch profiler: operators, kernels and marked steps, every occurrence a repeat.
-
-    Durations under the profiler are inflated, most of all on a CPU; `source` says so, and a fit can leave them out.
-    """
-    trace, complete = read_kineto(path)
-    environment = _kineto_environment(trace)
-    started_at = str(trace.get("baseTimeNanoseconds", ""))
-    repeats: dict[str, tuple[Experiment, list[float]]] = {}
-    self_us = _self_durations(complete)
-    for event, own_us in zip(complete, self_us, strict=True):
-        experiment = _kineto_experiment(event)
-        if experiment is not None:
-            duration_us = float(event["dur"]) if event.get("cat") != "cpu_op" else own_us
-            repeats.setdefault(experiment.key, (experiment, []))[1].append(max(0.0, duration_us) * 1e-6)
-    if not repeats:
-        raise InvalidInput(f"{path} holds no operators, kernels or steps; record it with torch.profiler.profile")
-    source = f"kineto:{Path(path).name}"
-    return [
-        (experiment, environment, Block(started_at=started_at, wall_s=tuple(seconds), source=source))
-        for experiment, seconds in repeats.values()
-    ]
-
-
 def read_kineto(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A trace of the PyTorch profiler and its complete events, each with a name, a category, a start and a duration."""
     trace = read_json(path)
@@ -370,66 +346,6 @@ def _is_complete(event: Mapping[str, Any]) -> bool:
         and all(isinstance(time, (int, float)) and abs(time) < 1e18 for time in times)
         and isinstance(event.get("args") or {}, dict)
     )
-
-
-IMPORTERS: dict[str, Callable[[Path], list[Row]]] = {
-    "table": import_table,
-    "kineto": import_kineto,
-}
-
-
-def _kineto_environment(trace: Mapping[str, Any]) -> Environment:
-    devices = trace.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-    software = {
-        name: str(trace[name])
-        for name in ("schemaVersion", "cuda_runtime_version", "cuda_driver_version")
-        if name in trace
-    }
-    device = str(first.get("name") or "unknown GPU") if first else "cpu"
-    return Environment(device=device, software=software, settings={"profiler": True})
-
-
-def _kineto_experiment(event: Mapping[str, Any]) -> Experiment | None:
-    args, name, category = event.get("args") or {}, str(event.get("name", "")), event.get("cat")
-    if name.startswith("ProfilerStep"):
-        return Experiment(subject="step", name="ProfilerStep", attrs={"category": str(category)})
-    if category == "kernel":
-        launch: dict[str, Attr] = {key: str(args[key]) for key in ("grid", "block") if key in args}
-        ranks = args.get("Group size")
-        if "nccl" in name.lower() and isinstance(ranks, int):
-            attrs: dict[str, Attr] = {
-                "num_ranks": ranks,
-                "numel": amount if isinstance(amount := args.get("In msg nelems"), int) else 0,
-                "dtype": str(args.get("dtype", "")),
-            }
-            return Experiment(subject="collective", name=str(args.get("Collective name", name)), attrs=attrs)
-        return Experiment(subject="operator", name=name, attrs={"category": "kernel", **launch})
-    if category == "cpu_op":
-        shapes = {"shapes": json.dumps(args["Input Dims"])} if "Input Dims" in args else {}
-        types = {"dtypes": json.dumps(args["Input type"])} if "Input type" in args else {}
-        return Experiment(subject="operator", name=name, attrs={"category": "cpu_op", **shapes, **types})
-    return None
-
-
-def _self_durations(events: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Each event's duration without the events nested in it on the same thread."""
-    own = [float(event["dur"]) for event in events]
-    threads: dict[tuple[str, str], list[int]] = {}
-    for index, event in enumerate(events):
-        if event.get("cat") == "cpu_op":
-            threads.setdefault((str(event.get("pid")), str(event.get("tid"))), []).append(index)
-    for indices in threads.values():
-        indices.sort(key=lambda index: (float(events[index]["ts"]), -float(events[index]["dur"])))
-        stack: list[tuple[float, int]] = []
-        for index in indices:
-            start, duration = float(events[index]["ts"]), float(events[index]["dur"])
-            while stack and stack[-1][0] <= start:
-                stack.pop()
-            if stack:
-                own[stack[-1][1]] -= duration
-            stack.append((start + duration, index))
-    return own
 
 
 def _row(head: Sequence[Any], repeats: Sequence[Sequence[Any]]) -> Row:

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from configs.asking import FILES, complete
-from traincast.catalog import load_facts
 from traincast.configs import find_model, merge_configs
-from traincast.configs._models import publish_name
 from traincast.errors import InvalidInput
 from traincast.resolve import fill_in
 from traincast.schedule._oracle import _devices_per_replica
@@ -152,13 +150,6 @@ def test_other_gpus_than_the_file_was_written_for_keep_its_degrees() -> None:
 )
 def test_names_that_configurations_use_are_found_in_the_catalogue(name: str, known: str | None) -> None:
     assert find_model(name) == known
-
-
-def test_a_published_name_is_found_again() -> None:
-    entries = load_facts("model").entries
-    published = {name: publish_name(name) for name in entries if "/" in publish_name(name)}
-    assert len(published) > 60
-    assert {name: find_model(text) for name, text in published.items()} == {name: name for name in published}
 
 
 def cached(home: Path, name: str, config: dict[str, object]) -> None:

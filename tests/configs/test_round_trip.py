@@ -16,7 +16,6 @@ from traincast.spec import Question, WorkloadOptions
 
 STACKS = {
     "deepspeed": "deepspeed", "accelerate": "hf-trainer", "torchtitan": "torchtitan", "megatron-lm": "megatron-core",
-    "axolotl": "hf-trainer",
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {
     "megatron-train_gpt3_175b_distributed.sh": {"nodes": 16},
@@ -56,17 +55,8 @@ def test_every_writer_is_tried() -> None:
 
 
 def test_a_format_that_is_only_read_names_those_that_are_written() -> None:
-    with pytest.raises(InvalidInput, match="read and not written; formats that are: accelerate, axolotl, deepspeed"):
+    with pytest.raises(InvalidInput, match="read and not written; formats that are: accelerate, deepspeed"):
         write(complete(Question(source="llama-3-8b", cluster={"device": "h100-80g"})), "verl")
-
-
-def test_preference_learning_comes_back() -> None:
-    question = Question(
-        source="llama-3-8b", workload=WorkloadOptions(batch=1, seq=2048, precision="bf16"), cluster={"device": "h100-80g"},
-        parallelism={"zero": 0, "recompute": "full", "micro_batches": 1}, job={"regime": "dpo", "stack": "hf-trainer"},
-    )  # fmt: skip
-    again = complete(Question(configs=(write(complete(question), "axolotl"),), cluster={"device": "h100-80g"}))
-    assert again.question.job["regime"] == "dpo"
 
 
 _DEGREES = st.sampled_from([1, 2, 4])

@@ -15,7 +15,6 @@ from traincast.design import (
     information,
     k_medoids,
     mean_distances,
-    next_choice,
     prediction_spread,
     random_design,
 )
@@ -108,9 +107,6 @@ def test_forbidden_and_measured_rows_are_never_chosen_and_none_twice(
 def test_a_row_that_repeats_what_is_measured_is_worth_less_than_a_new_direction() -> None:
     features = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     assert d_optimal(features, budget=1, measured=[0]) == [2]
-    choice = next_choice(features, measured=[0])
-    assert choice is not None
-    assert choice.row == 2
 
 
 def test_a_dear_row_loses_to_a_cheap_one_with_the_same_information() -> None:

@@ -645,7 +645,6 @@ READERS: dict[str, Reader] = {
         read=_lazily("traincast.store", "import_table"), suffix=".parquet", samples=_table(".parquet"), needs=("pyarrow",),
         cost=2,
     ),
-    "kineto": Reader(read=_lazily("traincast.store", "import_kineto"), suffix=".json", samples=_given(KINETO)),
     "kineto compare": Reader(read=_compare, suffix=".json", samples=_given(KINETO), cost=4),
     "hf config": Reader(
         read=_lazily("traincast.capture._huggingface", "describe_config"), suffix=".json",

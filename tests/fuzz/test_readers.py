@@ -94,12 +94,12 @@ FOUND = {
     "a source too long to be a file": ("job file", b'source = "' + b"x" * 5000 + b'"'),
     "an empty table of measurements": ("measurements csv", b""),
     "a message size that is no number": (
-        "kineto",
+        "kineto compare",
         b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "nccl", "ts": 1, "dur": 1,'
         b' "args": {"Group size": 2, "In msg nelems": ""}}]}',
     ),
     "a thread that is a table": (
-        "kineto",
+        "kineto compare",
         b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "tid": {}}]}',
     ),
     "a log of jobs that is no UTF-8": ("jobs kubernetes", b'{"items": [{"kind": "\xff"}]}'),

@@ -5,24 +5,9 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 __all__ = [
-    "Offer",
-    "cluster",
-    "cluster_from",
-    "dataset",
-    "datasets",
-    "device",
-    "device_entry",
-    "devices",
-    "from_shape",
-    "link",
-    "links",
-    "make_link",
-    "node",
-    "nodes",
-    "read_cluster",
-    "workload",
-    "workloads",
-]
+    "Offer", "cluster", "cluster_from", "dataset", "datasets", "device", "device_entry", "devices", "from_shape",
+    "link", "links", "make_link", "node", "nodes", "read_cluster", "workload", "workloads",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from traincast.catalog._constants import read_constant_table, read_constants

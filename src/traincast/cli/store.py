@@ -1,14 +1,11 @@
 """`traincast store`: lists, imports, exports, merges and checks measurements."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traincast.cli.options import Json
-
-if TYPE_CHECKING:
-    from traincast.store import Row
 
 ACTIONS = ("list", "import", "export", "merge", "check")
 
@@ -18,17 +15,12 @@ def store(
     path: Annotated[Path, typer.Argument(help="The store.")] = Path("measurements.db"),
     other: Annotated[
         Path | None,
-        typer.Argument(
-            help="Import, export or merge: the other file (.csv, .parquet, .json, .txt, .db).", show_default=False
-        ),
+        typer.Argument(help="Import, export or merge: the other file (.csv, .parquet, .db).", show_default=False),
     ] = None,
     subject: Annotated[str | None, typer.Option("--subject", help="operator, collective or step.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Only this name; * stands for anything.")] = None,
     source: Annotated[
         str | None, typer.Option("--source", help="Only from this source; * stands for anything.")
-    ] = None,
-    format: Annotated[  # noqa: A002 (the name of the option)
-        str | None, typer.Option("--format", help="Of an import: table or kineto; default by its name.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Lines to list.")] = 40,
     json: Json = False,
@@ -40,7 +32,7 @@ def store(
     from traincast.cli.output import say
     from traincast.errors import InvalidInput, UnknownName
     from traincast.report import format_json
-    from traincast.store import Store, export_table
+    from traincast.store import Store, export_table, import_table
 
     if action not in ACTIONS:
         raise UnknownName("action", action, ACTIONS)
@@ -49,7 +41,7 @@ def store(
     with Store(path, create=action in ("import", "merge")) as kept:
         answer: dict[str, object] = {"store": str(path)}
         if action == "import" and other is not None:
-            rows = _read_rows(other, kind=format)
+            rows = import_table(other)
             answer["added"] = kept.append_all(rows)
             answer["known_already"] = len(rows) - int(str(answer["added"]))
         elif action == "export" and other is not None:
@@ -114,14 +106,3 @@ def _list(
     say(format_table(Table(headings=headings, rows=rows, left=frozenset({"experiment", "device"}))))
     say(f"{len(found)} measurements" + (f", {limit} shown" if len(found) > limit else ""))
     lead_to("learn", kept.path, "-o", "mine.json")
-
-
-def _read_rows(path: Path, *, kind: str | None) -> "list[Row]":
-    """Measurements of a file in the format that is named, or that its name says."""
-    from traincast.errors import UnknownName
-    from traincast.store import IMPORTERS
-
-    kind = kind or ("kineto" if path.suffix in (".json", ".gz") else "table")
-    if kind not in IMPORTERS:
-        raise UnknownName("format", kind, IMPORTERS)
-    return IMPORTERS[kind](path)

@@ -47,35 +47,6 @@ def name_source(name: str) -> str | None:
     return f"hf:{plain}" if plain.count("/") <= 1 and not name.startswith(("/", "~", ".")) else None
 
 
-_PUBLISHED: tuple[tuple[str, str], ...] = (
-    (r"llama-2-(?P<size>\d+b)", "meta-llama/Llama-2-{lower}-hf"),
-    (r"llama-3-(?P<size>\d+b)", "meta-llama/Meta-Llama-3-{upper}"),
-    (r"llama-3\.(?P<minor>\d)-(?P<size>\d+b)", "meta-llama/Llama-3.{minor}-{upper}"),
-    (r"qwen(?P<minor>\d(?:\.\d)?)-(?P<size>[\d.]+b(?:-a\d+b)?)", "Qwen/Qwen{minor}-{upper}"),
-    (r"mistral-7b", "mistralai/Mistral-7B-v0.1"), (r"mistral-7b-v(?P<minor>0\.\d)", "mistralai/Mistral-7B-v{minor}"),
-    (r"mixtral-8x(?P<size>\d+b)", "mistralai/Mixtral-8x{upper}-v0.1"),
-    (r"gemma-(?P<size>[27]b)", "google/gemma-{lower}"), (r"gemma-2-(?P<size>\d+b)", "google/gemma-2-{lower}"),
-    (r"gemma-3-(?P<size>\d+b)", "google/gemma-3-{lower}-pt"),
-    (r"(?P<size>gpt2(?:-medium|-large|-xl)?)", "openai-community/{lower}"),
-    (r"(?P<size>pythia-[\d.]+[mb])", "EleutherAI/{lower}"), (r"(?P<size>opt-[\d.]+[mb])", "facebook/{lower}"),
-    (r"(?P<size>bloom-\d+[mb]\d?)", "bigscience/{lower}"), (r"(?P<size>phi-[24])", "microsoft/{lower}"),
-    (r"(?P<size>falcon-\d+b)", "tiiuae/{lower}"), (r"(?P<size>gpt-oss-\d+b)", "openai/{lower}"),
-    (r"deepseek-(?P<size>v[23])", "deepseek-ai/DeepSeek-{upper}"),
-)  # fmt: skip
-"""Names of the catalogue and where their makers publish them."""
-
-
-def publish_name(source: str) -> str:
-    """The name under which a model can be fetched; a source that is not known stays as it is."""
-    for pattern, template in _PUBLISHED:
-        matched = re.fullmatch(pattern, source)
-        if matched:
-            parts = matched.groupdict()
-            size = parts.get("size") or ""
-            return template.format(lower=size, upper=size.upper(), minor=parts.get("minor") or "")
-    return source.removeprefix("hf:")
-
-
 def find_config_class(name: str) -> str | None:
     """'Llama3Config8B' and 'Llama31Config70B' by the words in them."""
     matched = _CONFIG_CLASS.fullmatch(name)

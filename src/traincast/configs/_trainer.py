@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traincast.configs._models import name_source, publish_name
-from traincast.configs._nouns import LOOSE, Draft, Sheet
+from traincast.configs._models import name_source
+from traincast.configs._nouns import LOOSE, Draft
 
 OPTIMIZERS: Mapping[str, str] = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_torch_xla": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
@@ -260,35 +260,6 @@ def read_adapter(
         draft.unmapped[targets] = f"{', '.join(others[:4])} not known as layers"
     if known:
         draft.put("workload.adapter_targets", ",".join(dict.fromkeys(known)), targets)
-
-
-def write_deepspeed_name(sheet: Sheet, start: str) -> bool:
-    """A trainer under DeepSpeed names a second file by its stage, as these projects call theirs."""
-    zero = sheet.fields.get("parallelism.zero", 0)
-    if not zero or sheet.fields.get("job.stack") != "deepspeed":
-        return False
-    sheet.told.add("parallelism.zero")
-    offload = sheet.get("parallelism.offload_optimizer")
-    end = "" if start.endswith("zero") else "_config"
-    sheet.put("deepspeed", f"{start}{zero}{'_offload' if offload else ''}{end}.json")
-    return True
-
-
-def write_model(sheet: Sheet, key: str) -> None:
-    source = sheet.get("source")
-    sheet.put(key, publish_name(source) if isinstance(source, str) else None)
-
-
-def write_modules(sheet: Sheet) -> str | list[str] | None:
-    """Our names of adapted layers as projects that follow Llama's names spell them."""
-    targets = sheet.get("workload.adapter_targets")
-    if not isinstance(targets, str) or targets == "all":
-        return "all-linear" if targets == "all" else None
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "gate": "gate_proj", "up": "up_proj",
-             "down": "down_proj", "qkv": "qkv_proj", "gate_up": "gate_up_proj"}  # fmt: skip
-    groups = {"attention": "query,key,value,output", "mlp": "gate,up,down"}
-    words = ",".join(groups.get(word, word) for word in targets.split(","))
-    return [names[word] for word in words.split(",") if word in names]
 
 
 def world_of(draft: Draft, devices: int | None, nodes: int | None, origin: str) -> None:

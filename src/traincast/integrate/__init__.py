@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from traincast.facade import load_lazily
-from traincast.integrate._watch import CAUSES, Comparison, Finding, RunWatch, StepTime
+from traincast.integrate._watch import RunWatch, StepTime
 
-__all__ = ["CAUSES", "Comparison", "Finding", "RunWatch", "StepTime"]
+__all__ = ["RunWatch", "StepTime"]
 
 if TYPE_CHECKING:
     from traincast.integrate._here import cluster_of_cores

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         format_study_markdown,
         score_cells,
         splice,
-        tabulate,
     )
     from traincast.report._answer import format_answer
     from traincast.report._can import format_held, format_ways
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
         perfetto,
     )
     from traincast.report._schedule_charts import (
-        Curve,
         draw_completion,
-        draw_curves,
         draw_queue,
         draw_sweep,
         draw_use,
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
         name_file,
     )
     from traincast.report._svg import Point, draw_agreement, draw_timeline
-    from traincast.report._table import PLAIN, Table, format_table
+    from traincast.report._table import Table, format_table
     from traincast.report._text import (
         describe_plan,
         describe_price,
@@ -57,8 +54,6 @@ if TYPE_CHECKING:
         say_memory,
         say_meter,
         say_next,
-        show_energy,
-        top_tasks,
     )
     from traincast.report._trace import trace_forecast
 

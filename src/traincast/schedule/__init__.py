@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from traincast.schedule._estimators import Estimator, FromHistory, Limits, Noisy
     from traincast.schedule._generate import Mix, generate_jobs
     from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads, WeibullFailures
-    from traincast.schedule._jobs import Floats, Ints, JobTable
+    from traincast.schedule._jobs import Floats, JobTable
     from traincast.schedule._known import check_options, traits_of
     from traincast.schedule._manifests import read_queues
     from traincast.schedule._metrics import (
         GROUPINGS,
         Metrics,
-        group_names,
         measure_groups,
         measure_schedule,
         queue_curve,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from traincast.schedule._occupations import Occupations
     from traincast.schedule._oracle import forecast_speeds
     from traincast.schedule._placement import PLACERS, Placer
-    from traincast.schedule._policies import POLICIES, ByKey, ByScore, Ordered, Policy
+    from traincast.schedule._policies import POLICIES, ByScore, Policy
     from traincast.schedule._protocols import RoundPolicy
     from traincast.schedule._questions import Start, find_nodes, match_types, parse_goal, plan_nodes, predict_start
     from traincast.schedule._simulator import simulate_cluster

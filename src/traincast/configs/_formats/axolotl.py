@@ -1,6 +1,6 @@
 """Axolotl's yaml: model, adapters, batches, packing, FSDP or DeepSpeed."""
 
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
+from traincast.configs._nouns import ConfigFormat, Draft
 from traincast.configs._trainer import (
     ATTENTIONS,
     assume_plain,
@@ -12,9 +12,6 @@ from traincast.configs._trainer import (
     read_model,
     read_optimizer,
     read_recompute,
-    write_deepspeed_name,
-    write_model,
-    write_modules,
 )
 
 
@@ -102,67 +99,7 @@ def _read_attention(draft: Draft) -> None:
             draft.put("workload.attention", word, key)
 
 
-def _write(sheet: Sheet) -> None:
-    write_model(sheet, "base_model")
-    sheet.copy("workload.seq", "sequence_len")
-    sheet.copy("workload.batch", "micro_batch_size")
-    sheet.copy("parallelism.micro_batches", "gradient_accumulation_steps")
-    sheet.copy("job.steps", "max_steps")
-    sheet.copy("job.epochs", "num_epochs")
-    rank = sheet.get("workload.adapter_rank")
-    if rank:
-        sheet.put("adapter", "qlora" if sheet.fields.get("workload.frozen_dtype") == "fp4" else "lora")
-        sheet.put("lora_r", rank)
-        modules = write_modules(sheet)
-        sheet.put(
-            "lora_target_linear" if modules == "all-linear" else "lora_target_modules",
-            (modules != "all-linear" and modules) or True,
-        )
-    sheet.translate("workload.frozen_dtype", {"fp4": True, "nf4": True, "nf4-dq": True}, "load_in_4bit")
-    sheet.translate("workload.frozen_dtype", {"int8": True}, "load_in_8bit")
-    precision = str(sheet.get("workload.precision", ""))
-    for word in ("bf16", "fp16", "fp8", "tf32"):
-        if precision.startswith(word):
-            sheet.put(word, True)
-    sheet.translate("parallelism.recompute", {"full": True, "none": False}, "gradient_checkpointing")
-    sheet.translate("workload.optimizer", _OPTIMIZERS, "optimizer")
-    if sheet.fields.get("workload.optimizer") == "adamw" and sheet.get("workload.implementation") == "fused":
-        sheet.put("optimizer", "adamw_torch_fused")
-    for axis, key in (
-        ("context", "context_parallel_size"),
-        ("tensor", "tensor_parallel_size"),
-        ("expert", "expert_parallel_size"),
-    ):
-        if sheet.get(f"parallelism.{axis}", 1) > 1:
-            sheet.put(key, sheet.get(f"parallelism.{axis}"))
-    sheet.translate(
-        "workload.attention", {"eager": "eager", "flash": "sdpa", "flash-2": "flash_attention_2"}, "attn_implementation"
-    )
-    if sheet.get("job.checkpoint_every_steps"):
-        sheet.copy("job.checkpoint_every_steps", "save_steps")
-    if sheet.get("job.compiled"):
-        sheet.put("torch_compile", True)
-    sheet.translate("job.regime", {word: word for word in _REGIMES}, "rl")
-    _write_sharding(sheet)
-
-
-def _write_sharding(sheet: Sheet) -> None:
-    zero = sheet.fields.get("parallelism.zero", 0)
-    if zero in (0, 2, 3):
-        sheet.told.add("parallelism.zero")
-    if write_deepspeed_name(sheet, "deepspeed_configs/zero"):
-        return
-    if zero in (2, 3):
-        sheet.put("fsdp_version", 2)
-        sheet.put(
-            "fsdp_config",
-            {"reshard_after_forward": zero == 3, "offload_params": bool(sheet.get("parallelism.offload_optimizer"))},
-        )
-
-
 _REGIMES = ("dpo", "ipo", "orpo", "simpo", "kto", "grpo")
-_OPTIMIZERS = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon",
-               "lion": "lion_32bit", "lion-8bit": "lion_8bit"}  # fmt: skip
 
 AXOLOTL = ConfigFormat(
     name="axolotl",
@@ -171,7 +108,6 @@ AXOLOTL = ConfigFormat(
     telling=("base_model", "sequence_len", "micro_batch_size", "lora_target_linear", "sample_packing", "adapter", "num_epochs"),
     read=_read,
     sure="base_model",
-    write=_write,
     harmless=("datasets", "val_set_size", "evals_per_epoch", "saves_per_epoch", "model_type", "train_on_inputs", "plugins",
               "eval_", "fsdp_version", "is_llama_derived_model", "is_mistral_derived_model",
               "early_stopping_patience", "lora_model_dir", "chat_template",
