@@ -276,7 +276,11 @@ def test_switches_add_for_more_than_a_few_ranks() -> None:
 @pytest.mark.parametrize(
     ("inside", "nodes", "num_bytes", "measured_s"),
     # twelve nodes taught nothing; the constant is of the others
-    [("nvswitch-h100", 12, 1 << 32, 22.3e-3), ("nvswitch-b200", 4, 1 << 34, 61.2e-3), ("nvswitch-b200", 46, 1 << 34, 62.9e-3)],
+    [
+        ("nvswitch-h100", 12, 1 << 32, 22.3e-3),
+        ("nvswitch-b200", 4, 1 << 34, 61.2e-3),
+        ("nvswitch-b200", 46, 1 << 34, 62.9e-3),
+    ],
 )
 def test_a_network_that_adds_takes_what_was_measured(
     inside: str, nodes: int, num_bytes: float, measured_s: float

@@ -203,7 +203,9 @@ def _in_network(c: CollectiveConstants, kind: str, num_bytes: float, route: Rout
     networks = [level for level in route.levels if level.is_network]
     if not networks or not all(level.link.reduces for level in networks):
         return None
-    latency_s = sum(2 * (1 if level.is_network else level.fan - 1) * _step_s(c, level, route, "") for level in route.levels)
+    latency_s = sum(
+        2 * (1 if level.is_network else level.fan - 1) * _step_s(c, level, route, "") for level in route.levels
+    )
     volumes = _ring_volumes(c, num_bytes, route, rounds=2, latency_s=latency_s)
     once_s = [num_bytes / level.inside / effective_bytes_per_s(c, level) / c.network_sum_share for level in networks]
     return Work(latency_s=latency_s, volumes=(*volumes[: -len(networks)], *((s, c.fill * latency_s) for s in once_s)))
