@@ -30,7 +30,7 @@ REAL_TIME = tuple(
         "cli/test_interrupt.py", "cli/test_batch_resume.py", "cli/test_sweep_resume.py",
     )
 )  # fmt: skip
-"""Rooms whose tests drive browsers, servers, measured training loops, Ray clusters and emulated networks by the clock,
+"""Rooms whose tests drive browsers, servers, measured training loops and emulated networks by the clock,
 or stop real processes."""
 
 

@@ -119,3 +119,12 @@ def test_only_models_of_varying_inputs_learn_waiting_from_each_other() -> None:
     runs = [known(step_s, num_devices=count, **speech) for count, step_s in ((1, 1.0), (8, 1.5))]
     asked = replace(LABELS, num_devices=8)
     assert moved(replace(asked, varying_inputs=True), *runs) > moved(asked, *runs) + 0.03
+
+
+def test_what_ranks_of_one_device_wait_is_not_carried_to_another_where_inputs_are_alike() -> None:
+    there = {"num_devices": 64, "device": "another"}
+    asked = replace(LABELS, num_devices=64)
+    assert (
+        moved(replace(asked, varying_inputs=True), known(1.5, **there, varying_inputs=True))
+        > moved(asked, known(1.5, **there)) + 0.1
+    )

@@ -157,7 +157,7 @@ def test_more_workers_give_the_same_answers(run: Run, tmp_path: Path) -> None:
 def test_an_unknown_engine_is_refused_before_any_work(run: Run, tmp_path: Path) -> None:
     ran = run("batch", write(tmp_path / "c.csv", *GOOD), "-o", tmp_path / "p.csv", "--engine", "slurm")
     assert ran.code == 2
-    assert "unknown engine 'slurm'; known engines: none, processes, ray" in ran.err
+    assert "unknown engine 'slurm'; known engines: none, processes" in ran.err
 
 
 def test_only_the_rows_of_a_source_are_answered(run: Run, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ framework; m by runs of the same cluster, the more the nearer their plans; l by 
 of the step. So one device's profile of a job corrects its kernels at every scale and says nothing about its network, a profile
 that waits for the host says little of a batch that does not, and far from everything known the correction fades to none. A
 synchronous step waits for its slowest rank: where steps of one job differ from each other, all the more the more ranks there
-are. That part grows like the expected largest of as many normal numbers, and is shared by scales of a job and of a model, and by
-models whose inputs differ in size from sample to sample. The constants are those of the document `own_runs`.
+are. That part grows like the expected largest of as many normal numbers, and is shared by scales of a job, and by models whose
+inputs differ in size from sample to sample: those wait on every device. The constants are those of the document `own_runs`.
 """
 
 import functools
@@ -267,7 +267,7 @@ def _covariance(left: _Features, right: _Features) -> Array:
     kernels += SIGMA.carried**2 * architecture * alone
     kernels += SIGMA.kind**2 * device * stack * (left.mix @ right.mix.T)
     host = SIGMA.host_job**2 * job + stack * (SIGMA.host_stack**2 + SIGMA.host_device**2 * device)
-    alike = job + model + left.varying[:, None] * right.varying[None, :]
+    alike = job + (1 + model) * np.outer(left.varying, right.varying)
     waits = SIGMA.waiting**2 * alike * left.waiting[:, None] * right.waiting[None, :]
     network = cluster * (SIGMA.cluster**2 + SIGMA.placement**2 * plan) + SIGMA.network**2
     both = np.outer(left.kernels, right.kernels) * kernels + np.outer(left.host, right.host) * host
@@ -282,7 +282,7 @@ def _near(left: Array, right: Array, reach: float) -> Array:
 
 
 def _prior_variance(features: _Features) -> Array:
-    waiting = SIGMA.waiting**2 * (2 + features.varying) * features.waiting**2
+    waiting = SIGMA.waiting**2 * (1 + 2 * features.varying) * features.waiting**2
     shared = (SIGMA.level, SIGMA.job, SIGMA.model, SIGMA.family, SIGMA.device, SIGMA.stack, SIGMA.everything)
     kernels = sum(one**2 for one in shared) + SIGMA.kind**2 * (features.mix**2).sum(axis=1)
     kernels = kernels + SIGMA.carried**2 * (features.waiting == 0)

@@ -115,7 +115,7 @@ def _answer(
             rows,
             calibration=load_learned(learned.get("calibration"), given, asked=asked),
             progress=lambda items: watch(items, label="cases"),
-            workers=workers if engine == "ray" else workers or choose_workers(len(rows)),
+            workers=workers or choose_workers(len(rows)),
             engine=engine,
             journal=journal,
         )

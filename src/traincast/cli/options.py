@@ -99,7 +99,7 @@ Workers = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option("--engine", help="Who works: processes of this machine, ray (a Ray cluster) or none (this process)."),
+    typer.Option("--engine", help="Who works: processes (of this machine) or none (this process)."),
 ]
 Steps = Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")]
 Samples = Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")]

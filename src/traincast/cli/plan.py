@@ -103,7 +103,7 @@ class Wishes:
         str,
         typer.Option(
             "--engine",
-            help="none, processes or ray: where clusters are worked on side by side.",
+            help="none or processes: where clusters are worked on side by side.",
             rich_help_panel="Limits",
         ),
     ] = "none"

@@ -63,10 +63,6 @@ class Keys:
         found = self.first(*keys)
         return None if found is None else self._find(found)
 
-    def give_back(self, *keys: str) -> None:
-        """What was looked at and could not be used is left over."""
-        self._taken.difference_update(keys)
-
     def whole(self, *keys: str) -> int | None:
         value = self.number(*keys)
         if value is None:

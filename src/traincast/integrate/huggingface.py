@@ -1,17 +1,12 @@
 """A Hugging Face Trainer under watch: `Trainer(..., callbacks=[ForecastCallback()])`."""
 
-import os
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from traincast.capture import capture
 from traincast.errors import MissingExtra
-from traincast.integrate._run import tell
-from traincast.integrate._watch import Comparison
-from traincast.integrate.pytorch import TorchRun, foresee, optimizer_name
-from traincast.spec import Calibration, Forecast, Graph
+from traincast.integrate.pytorch import RunCallback, TorchRun, foresee, optimizer_name
+from traincast.spec import Graph
 
 try:
     from transformers import TrainerCallback
@@ -19,34 +14,15 @@ except ImportError as error:
     raise MissingExtra("transformers", "integrate", "the callback for a Hugging Face Trainer") from error
 
 
-class ForecastCallback(TrainerCallback):  # type: ignore[misc]
+class ForecastCallback(RunCallback, TrainerCallback):  # type: ignore[misc]
     """Forecasts at the first forward pass, before anything is computed, then compares step by step.
 
     Adds `forecast_speed` (share of the forecast speed) and `eta_s`, with `eta_low_s` and `eta_high_s`, to what the Trainer
     logs. With `store`, a file, the measurements of this run are kept and used by the next.
     """
 
-    def __init__(
-        self,
-        *,
-        calibration: str | Path | Calibration | None = None,
-        measuring_s: float = 2.0,
-        store: str | os.PathLike[str] | None = None,
-        check_every: int = 20,
-        say: Callable[[str], None] = tell,
-    ) -> None:
-        self.run: TorchRun | None = None
-        self._options: dict[str, Any] = {"store": store, "check_every": check_every, "say": say}
-        self._pricing: dict[str, Any] = {"calibration": calibration, "measuring_s": measuring_s}
-        self._hook: Any = None
-        self._outside_until: float | None = None
-
-    @property
-    def forecast(self) -> Forecast | None:
-        return self.run.forecast if self.run is not None else None
-
-    def compare(self) -> Comparison | None:
-        return self.run.compare() if self.run is not None else None
+    _hook: Any = None
+    _outside_until: float | None = None
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any = None, **_: Any

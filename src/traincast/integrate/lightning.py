@@ -1,10 +1,8 @@
 """A Lightning Trainer under watch: `Trainer(..., callbacks=[ForecastCallback()])`."""
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,10 +10,8 @@ from torch import nn
 
 from traincast.capture import capture
 from traincast.errors import MissingExtra
-from traincast.integrate._run import tell
-from traincast.integrate._watch import Comparison
-from traincast.integrate.pytorch import TorchRun, foresee, optimizer_name
-from traincast.spec import Calibration, Forecast, Graph
+from traincast.integrate.pytorch import RunCallback, TorchRun, foresee, optimizer_name
+from traincast.spec import Graph
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -28,35 +24,16 @@ except ImportError:
 PRECISIONS = {"bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16", "16-true": "fp16"}
 
 
-class ForecastCallback(Callback):  # type: ignore[misc]
+class ForecastCallback(RunCallback, Callback):  # type: ignore[misc]
     """Forecasts with the first batch, before step 0, then compares step by step.
 
     Logs `forecast_speed` (share of the forecast speed) and `eta_s` every `check_every` steps. With `store`, a file, the
     measurements of this run are kept and used by the next.
     """
 
-    def __init__(
-        self,
-        *,
-        calibration: str | Path | Calibration | None = None,
-        measuring_s: float = 2.0,
-        store: str | os.PathLike[str] | None = None,
-        check_every: int = 20,
-        say: Callable[[str], None] = tell,
-    ) -> None:
-        self.run: TorchRun | None = None
-        self._options: dict[str, Any] = {"store": store, "check_every": check_every, "say": say}
-        self._pricing: dict[str, Any] = {"calibration": calibration, "measuring_s": measuring_s}
-        self._num_updates = 0
-        self._batch_ended: float | None = None
-        self._outside_begun: float | None = None
-
-    @property
-    def forecast(self) -> Forecast | None:
-        return self.run.forecast if self.run is not None else None
-
-    def compare(self) -> Comparison | None:
-        return self.run.compare() if self.run is not None else None
+    _num_updates = 0
+    _batch_ended: float | None = None
+    _outside_begun: float | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         planned = trainer.estimated_stepping_batches

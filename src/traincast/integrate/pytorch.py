@@ -13,8 +13,9 @@ from torch import nn
 from traincast.capture import capture
 from traincast.integrate._here import PreparedModel, find_place, forecast_here
 from traincast.integrate._run import WatchedRun, tell
+from traincast.integrate._watch import Comparison
 from traincast.profile import DeviceSampler, find_meter
-from traincast.spec import Attr, Calibration, Graph
+from traincast.spec import Attr, Calibration, Forecast, Graph
 from traincast.store import Store
 
 
@@ -84,6 +85,30 @@ class TorchRun(WatchedRun):
         if self._ranks is not None:
             self._ranks.remove()
         super().finish()
+
+
+class RunCallback:
+    """What the callbacks of trainers share: one run, made when training begins."""
+
+    def __init__(
+        self,
+        *,
+        calibration: str | Path | Calibration | None = None,
+        measuring_s: float = 2.0,
+        store: str | os.PathLike[str] | None = None,
+        check_every: int = 20,
+        say: Callable[[str], None] = tell,
+    ) -> None:
+        self.run: TorchRun | None = None
+        self._options: dict[str, Any] = {"store": store, "check_every": check_every, "say": say}
+        self._pricing: dict[str, Any] = {"calibration": calibration, "measuring_s": measuring_s}
+
+    @property
+    def forecast(self) -> Forecast | None:
+        return self.run.forecast if self.run is not None else None
+
+    def compare(self) -> Comparison | None:
+        return self.run.compare() if self.run is not None else None
 
 
 def _find_sampler(device: str) -> DeviceSampler:

@@ -71,11 +71,6 @@ def keep_steps(
     )
 
 
-def without_runs(prior: Stack, *, name: str = "a prior") -> Calibration:
-    """Nothing learnt, and other constants than those that ship."""
-    return Calibration(name=name, runs=RunCorrections(shipped=LearnedStacks(constants=_everywhere(prior))))
-
-
 def _keep(learned: LearnedRatio, steps: Sequence[MeasuredStep], *, prior: Stack | None) -> LearnedStacks:
     own = learned.fitted.constants()
     fitted = {one.stack for one in own}

@@ -61,7 +61,7 @@ def search(
     """Answer every plan of the space on every cluster: by a bound on its time or memory, or by its forecast.
 
     `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes or Ray (see `traincast.workers`), or is an engine that has answered before.
+    `engine` spreads the clusters over processes (see `traincast.workers`), or is an engine that has answered before.
     `costs` or `calibration`: what prices
     tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
     with such a calibration every plan is worked out. When its time is out or it is interrupted, it gives what it found so far.
