@@ -117,8 +117,9 @@ def read_inside(data: Path) -> list[Row]:
 def read_between(data: Path) -> list[Row]:
     """One row for each cluster, kind, number of ranks, algorithm and size between nodes: the median of repetitions and settings.
 
-    Left out: what its collector distrusts (C), sizes or adapters that are guesses, switches in the network that add (no such
-    model), racks of one NVLink domain, and settings that are no cluster's usual ones (variants; matching in software).
+    Left out: what its collector distrusts (C), sizes or adapters that are guesses, switches in the network that add (two
+    clusters, long messages only), racks of one NVLink domain, and settings that are no cluster's usual ones (variants;
+    matching in software).
     """
     table = pq.read_table(data / "collectives/multi_node.parquet").to_pandas()
     note = table.note.fillna("")

@@ -274,6 +274,33 @@ def test_switches_add_for_more_than_a_few_ranks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("inside", "nodes", "num_bytes", "measured_s"),
+    # twelve nodes taught nothing; the constant is of the others
+    [
+        ("nvswitch-h100", 12, 1 << 32, 22.3e-3),
+        ("nvswitch-b200", 4, 1 << 34, 61.2e-3),
+        ("nvswitch-b200", 46, 1 << 34, 62.9e-3),
+    ],
+)
+def test_a_network_that_adds_takes_what_was_measured(
+    inside: str, nodes: int, num_bytes: float, measured_s: float
+) -> None:
+    adding = replace(link("infiniband-ndr-sharp"), bytes_per_s=4e11, num_ports=8)
+    name, found_s = MODEL.choose(
+        "all_reduce", num_bytes, route_of(build(per_node=8, nodes=nodes, intra=link(inside), inter=adding))
+    )
+    assert name == "in-network"
+    assert found_s == pytest.approx(measured_s, rel=0.06)
+
+
+def test_a_network_adds_only_where_it_is_said_to() -> None:
+    told = link("infiniband-ndr-sharp")
+    for inter, nodes, wanted in ((told, 8, True), (replace(told, reduces=False), 8, False), (told, 1, False)):
+        cluster = build(per_node=8, nodes=nodes, inter=inter)
+        assert (MODEL.choose("all_reduce", 1e9, route_of(cluster))[0] == "in-network") is wanted
+
+
+@pytest.mark.parametrize(
     ("device_link", "ranks", "num_bytes", "measured_s"),
     [
         # measured on whole nodes (kernels_half, vTrain); a left-out device may be off by as much

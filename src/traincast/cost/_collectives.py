@@ -197,6 +197,20 @@ def _in_switch(c: CollectiveConstants, kind: str, num_bytes: float, route: Route
     return Work(latency_s=latency_s, volumes=_between(c, num_bytes, volumes, route, many=c.switch_share))
 
 
+def _in_network(c: CollectiveConstants, kind: str, num_bytes: float, route: Route) -> Work | None:
+    """CollNet with SHARP (Graham et al. 2016), where a network is said to add: a node sends its sum up once and gets the total
+    down once, however many there are."""
+    networks = [level for level in route.levels if level.is_network]
+    if not networks or not all(level.link.reduces for level in networks):
+        return None
+    latency_s = sum(
+        2 * (1 if level.is_network else level.fan - 1) * _step_s(c, level, route, "") for level in route.levels
+    )
+    volumes = _ring_volumes(c, num_bytes, route, rounds=2, latency_s=latency_s)
+    once_s = [num_bytes / level.inside / effective_bytes_per_s(c, level) / c.network_sum_share for level in networks]
+    return Work(latency_s=latency_s, volumes=(*volumes[: -len(networks)], *((s, c.fill * latency_s) for s in once_s)))
+
+
 def _between(
     c: CollectiveConstants, num_bytes: float, volumes: tuple[tuple[float, float], ...], route: Route, *, many: float
 ) -> tuple[tuple[float, float], ...]:
@@ -307,11 +321,11 @@ _WORK: Mapping[str, Algorithm] = {
     "ring": _ring, "LL ring": partial(_flagged, _ring, "LL"), "LL128 ring": partial(_flagged, _ring, "LL128"),
     "tree": _tree, "LL tree": partial(_flagged, _tree, "LL"), "LL128 tree": partial(_flagged, _tree, "LL128"),
     "direct": lambda c, kind, num_bytes, route: _exchange(c, num_bytes, replace(route, copies=1.0)),
-    "in-switch": _in_switch, "once": _once, "pair": _pair, "servers": _servers,
+    "in-switch": _in_switch, "in-network": _in_network, "once": _once, "pair": _pair, "servers": _servers,
 }  # fmt: skip
 _RINGS = ("ring", "LL ring", "LL128 ring")
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    "all_reduce": (*_RINGS, "tree", "LL tree", "LL128 tree", "in-switch"), "all_to_all": ("direct", "once"),
+    "all_reduce": (*_RINGS, "tree", "LL tree", "LL128 tree", "in-switch", "in-network"), "all_to_all": ("direct", "once"),
     "send_recv": ("pair",), "push": ("servers",), "pull": ("servers",),
 }  # fmt: skip
 """What libraries have for each kind; rings for all others."""

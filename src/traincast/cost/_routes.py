@@ -46,6 +46,7 @@ class CollectiveConstants:
     pair_gain: float
     switch_share: float
     switch_start_s: float
+    network_sum_share: float
     exchange_start_s: float
     posting: float
     in_switch_gain: float

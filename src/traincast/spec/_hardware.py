@@ -86,7 +86,7 @@ class Link:
     transport: str = ""
     """One of TRANSPORTS; left out: what `kind` implies; empty after that: not known, and a forecast says what it assumes."""
     reduces: bool = False
-    """Its switches can add in flight (NVLink SHARP)."""
+    """Its switches add in flight: NVLink SHARP, or SHARP in a network where it is switched on."""
     num_ports: int = 1
     """Network adapters that share the rate."""
     flow_bytes_per_s: float | None = None
