@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from builders import make_cluster, make_mlp
+from traincast.catalog import stack
+from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.resolve import _recorded as room
-from traincast.spec import Graph, Job, Parallelism
+from traincast.resolve._source import load_model
+from traincast.spec import Graph, Job, Parallelism, WorkloadOptions
 
 
 class Recorder:
@@ -76,10 +79,9 @@ def test_only_so_many_are_kept_and_a_folder_that_cannot_be_written_stops_nothing
 
 def test_kernels_are_chosen_for_what_is_recorded_and_refused_for_what_is_described(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
-    file.write_text(
-        "import torch\nfrom torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)), torch.zeros(4, 8)\n"
-    )
-    fast, plain = (capture(str(file), WorkloadOptions(kernels=word)) for word in ("fast", "plain"))
+    made = "nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)), torch.zeros(4, 8)"
+    file.write_text(f"import torch\nfrom torch import nn\n\n\ndef build():\n    return {made}\n")
+    fast, plain = (room.capture(str(file), WorkloadOptions(kernels=word)) for word in ("fast", "plain"))
     assert any(op.kind == "norm" for op in fast.ops)
     assert not any(op.kind == "norm" for op in plain.ops)
     with pytest.raises(InvalidInput, match="--kernels cannot change it"):
