@@ -63,7 +63,7 @@ def _slowdown(op: Op, device: Device, found: int) -> float:
     batches of matmuls (attention that is not fused) without whole vectors, and run them on CUDA cores."""
     if name_silicon(device) in CONSTANTS.graphics:
         return 1.0
-    return max(CONSTANTS.slower[str(found)], CONSTANTS.batched if float(op.attrs["batch"]) > 1 else 1.0)  # type: ignore[arg-type]
+    return max(CONSTANTS.slower[str(found)], CONSTANTS.batched if float(op.attrs["batch"]) > 1 else 1.0)
 
 
 def note_kernels(
