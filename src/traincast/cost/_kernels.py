@@ -46,7 +46,6 @@ class KernelConstants:
     bend: float
     handed_on: int
     reuse_of_l2: float
-    strided_sum: float
     held_bytes_per_sm: float
     longest_sum: float
     split_tile: float
@@ -566,7 +565,7 @@ def _compiled(op: Op, to: _Collector) -> None:
     if op.kind == "norm" and op.attrs.get("training", True) and not _finds_sums(op, to):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     rule = "compiled_gather" if op.kind in ("index", "embedding") else "compiled"
-    to.stream(rule, moved, inputs=2.0, times=CONSTANTS.strided_sum if op.attrs.get("strided_sum") else 1.0)
+    to.stream(rule, moved, inputs=2.0)
 
 
 def _finds_sums(op: Op, to: _Collector) -> bool:
