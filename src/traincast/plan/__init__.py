@@ -11,7 +11,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from traincast.plan._advice import advise, with_batch
+    from traincast.plan._advice import Advice, advise, with_batch
     from traincast.plan._ask import ask, complete_question, decide, forecast, jobs_at
     from traincast.plan._can import Held, Way, list_held, list_ways, usual_devices
     from traincast.plan._capacity import largest_batch

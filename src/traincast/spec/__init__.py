@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from traincast.spec._result import (
         COVERAGE,
         FIT_CONFIDENCE,
+        GROUNDS,
         BusyTime,
         Estimate,
         Forecast,
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
         JobTime,
         MemoryProfile,
         Moment,
+        Narrowing,
         Part,
         Phase,
         Range,
