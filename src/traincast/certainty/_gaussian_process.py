@@ -139,8 +139,8 @@ def _solve(features: "_Features", errors: Array, *, carried: float, shrink: bool
         inverse = np.linalg.inv(between + np.diag(noise))
     solved = np.asarray(inverse, dtype=np.float64)
     weights = solved @ errors
-    trust = trust_of(errors, errors - weights / np.diag(solved)) * _surpass_repeats(errors) if shrink else 1.0
-    return _Solved(inverse=solved, weights=weights, carried=carried, trust=trust)
+    given = trust_of(errors, errors - weights / np.diag(solved)) * _surpass_repeats(errors) if shrink else 1.0
+    return _Solved(inverse=solved, weights=weights, carried=carried, trust=given)
 
 
 def trust_of(errors: Array, left_out: Array, *, doubt: float = SIGMA.doubt) -> float:

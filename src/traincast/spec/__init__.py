@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Selection,
         StackConstants,
     )
-    from traincast.spec._display import make_with, show_html
+    from traincast.spec._display import make_with
     from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, RunningJob, Schedule, Snapshot
     from traincast.spec._graph import (
         DYNAMIC,
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         COVERAGE,
         FIT_CONFIDENCE,
         GROUNDS,
+        SAFE_CONFIDENCE,
         BusyTime,
         Estimate,
         Forecast,
