@@ -27,7 +27,7 @@ from traincast.certainty._certainty import (
     beside_share,
     call_seconds,
     describe_setting,
-    input_seconds,
+    feature_seconds,
 )
 from traincast.certainty._interval import tally_program
 from traincast.errors import IllegalPlan, TraincastError
@@ -85,11 +85,11 @@ class Asked:
     scale: float = 1.0
     """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
     inputs: float = 0.0
-    """The time in which a slow pipeline makes the inputs of a step, over the step's."""
+    """The time in which the loop makes the features of a step, over the step's."""
     ring_steps_per_s: float = 0.0
+    """Between nodes, that kernels wait for, in a second of the devices' time."""
     by_data: bool = False
     """What some of its operators do depends on the data."""
-    """Between nodes, that kernels wait for, in a second of the devices' time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ def _answer_step(
         step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
-        inputs=input_seconds(job, question.parallelism, described["setting"]) / step_s,
+        inputs=feature_seconds(job, question.parallelism, described["setting"]) / step_s,
         ring_steps_per_s=tally.ring_steps_per_s,
         by_data=tally.by_data,
         **described,
