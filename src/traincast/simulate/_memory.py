@@ -18,6 +18,8 @@ RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer", 
 WIDE_GRADIENT = ".main_grad"
 """How gradients are named that are kept in a wider format than the one they are computed in."""
 
+LOSS = "loss"
+"""The layer of the operators of a loss."""
 UPDATE = "temporaries of the update"
 """The role of what an update makes and forgets: wide copies of gradients, denominators."""
 
@@ -77,6 +79,8 @@ class Overheads:
     """Activations of the batch with the largest inputs over those of the mean one."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
+    keeps_outputs: bool = False
+    """The output that the loss read stays until its buffer is written again, and there are two of them."""
 
     @staticmethod
     @functools.cache
@@ -165,6 +169,8 @@ class Pass:
     """Of the gradients that go to the host as soon as they are made."""
     narrow_bytes: float = 0.0
     """That weights stored in eight bits save, whose gradients still have sixteen."""
+    output_bytes: float = 0.0
+    """Of what the loss reads."""
 
     def reduced_bytes(self, *, shards: int) -> float:
         """Of all gradients before so many ranks share them, in the format of the weights."""
@@ -222,7 +228,14 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         update_at=_describe(stage, parts, update_at),
         leaving_bytes=_leaving_bytes(stage, parts),
         narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
+        output_bytes=_output_bytes(stage),
     )
+
+
+def _output_bytes(stage: Stage) -> float:
+    """What the first operator of the loss reads of the model."""
+    first = next((op for op in stage.ops() if op.phase == "forward" and op.layer == LOSS), None)
+    return max((stage.tensors[tensor].num_bytes for tensor in first.reads), default=0.0) if first else 0.0
 
 
 def _frozen_bytes(stage: Stage) -> float:
@@ -295,6 +308,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         if by_role["gathered weights"]:
             unit_bytes = one.unit_bytes * (one.weight_share if overheads.by_weight else 1.0)
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
+        if overheads.keeps_outputs:
+            by_role["kept outputs"] = one.output_bytes * (1 if lone_pass else 2)
         gathers = replace(
             one.gathers,
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
