@@ -32,16 +32,28 @@ _PARTS = (
     "compute_environment",
     "master_addr", "master_port", "ddp_timeout", ".*_timeout.*", "timeout", "resume.*", "overwrite_output_dir",
     "do_train", "do_eval",
-    "local_rank", "downcast_bf16", "use_cpu", "enable_cpu_affinity", "gc_freq", "manual_gc.*", "strict", "save_total_limit",
+    "local_rank", "use_cpu", "enable_cpu_affinity", "gc_freq", "manual_gc.*", "strict", "save_total_limit",
     "save_only_model", "save_safetensors", "save_strategy", "save_last.*", "load_best_model_at_end",
     "check_for_nan.*", "no_load.*",
     "dist_backend", "distributed_backend", "backend", "nccl_.*",
 )  # fmt: skip
+_TELLING = re.compile(
+    r"precision|dtype|fp4|fp8|fp16|bf16|fp32|float8|float16|mxfp|nvfp|quant|[48]bit|int8|offload|parallel|recompute"
+    r"|checkpointing|remat|(?:^|_)amp(?:_|$)",
+    re.IGNORECASE,
+)
+"""In names of keys that say a format, an axis, what runs again or what lies off the device: no pattern makes them harmless, only a
+format that names them in full."""
 _HARMLESS = re.compile("|".join(f"(?:{part})" for part in _PARTS), re.IGNORECASE)
 
 
 def is_harmless(key: str, beginnings: Iterable[str]) -> bool:
     """Whether a key, or a table that holds it, is known to change nothing."""
-    if any(key == start or key.startswith(start) for start in beginnings):
+    known = tuple(beginnings)
+    if key in known:
+        return True
+    if _TELLING.search(key.rpartition(".")[2]):
+        return False
+    if key.startswith(known):
         return True
     return any(_HARMLESS.fullmatch(part.replace("-", "_")) for part in key.split("."))
