@@ -34,7 +34,7 @@ WATCHED = 32
 MOST_ON_FRONT = 200
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 LEFT_WHOLE = (
-    "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 or --exhaustive tries it)"
+    "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 tries it)"
 )
 SLACK = 1e-6
 """A bound must be worse by more than this before it decides."""
@@ -105,7 +105,7 @@ def _sift(
     ends_s = math.inf if sieve.limits.search_s is None else time.monotonic() + sieve.limits.search_s
     try:
         for cluster in clusters:
-            whole = space if exhaustive else leave_whole(space, cluster, shape)
+            whole = leave_whole(space, cluster, shape)
             sieve.is_left_whole |= whole != space
             candidates = list(list_candidates(whole, cluster, shape))
             sieve.num_plans += len(candidates)
