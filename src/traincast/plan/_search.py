@@ -33,9 +33,7 @@ WATCHED = 32
 """Candidates between two reports of how far the search is."""
 MOST_ON_FRONT = 200
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
-LEFT_WHOLE = (
-    "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 tries it)"
-)
+LEFT_WHOLE = "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 tries it)"
 SLACK = 1e-6
 """A bound must be worse by more than this before it decides."""
 
