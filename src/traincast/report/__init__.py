@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traincast.report._frames import make_frame
     from traincast.report._memory import draw_memory
     from traincast.report._paint import Paint, choose_paint
-    from traincast.report._plan import document_search, draw_front, format_deltas, format_search, say_candidate
+    from traincast.report._plan import document_search, format_deltas, format_search, say_candidate
     from traincast.report._prices import format_prices
     from traincast.report._schedule import (
         describe_policies,
