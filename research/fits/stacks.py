@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from research.fits.tune import KnownStep, know_step, tune
 from traincast.accuracy import hide_results, parse_case, read_rows, translate
 from traincast.accuracy._cases import Case, Measured, parse_observation
 from traincast.accuracy._translate import read_stack
@@ -21,7 +22,6 @@ from traincast.catalog._stacks import DOCUMENTS
 from traincast.cost import TUNABLE, Pricing, default_ops, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.forecast import KnownStep, know_step, tune
 from traincast.spec import Stack
 from traincast.units import NORMAL_90
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         prefer_reuse,
     )
     from traincast.certainty._certainty import describe_setting, hopeful_memory_errors, memory_errors
-    from traincast.certainty._gaussian_process import NOISE, Array, ErrorProcess, Shares, condition, correct, nearest
+    from traincast.certainty._gaussian_process import ErrorProcess, Shares, condition, nearest, prove
     from traincast.certainty._interval import (
         GIVEN_JOB,
         SURE,
