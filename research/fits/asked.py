@@ -32,7 +32,8 @@ from traincast.certainty._certainty import (
 from traincast.certainty._interval import tally_program
 from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
-from traincast.forecast import Engine, find_fullest, profile_stages, watch_device
+from traincast.forecast import Engine, watch_device
+from traincast.forecast._memory import find_fullest, profile_stages
 from traincast.simulate import Overheads, Surroundings
 from traincast.spec import Job, MemoryProfile
 
