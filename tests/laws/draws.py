@@ -81,7 +81,7 @@ def draws(draw: st.DrawFn, families: tuple[str, ...] = FAMILIES, **fixed: object
         "context_method": draw(st.sampled_from(["ring", "ulysses"])),
         "zero": draw(st.integers(0, 3)),
         "micro_batches": draw(st.sampled_from([1, 4, 8])),
-        "recompute": draw(st.sampled_from(["none", "selective", "full", "products"])),
+        "recompute": draw(st.sampled_from(["none", "selective", "full", "selective-op"])),
         "sequence_parallel": draw(st.booleans()),
         "gather_ahead": draw(st.booleans()),
         "overlap": draw(st.booleans()),

@@ -31,6 +31,7 @@ class Deviations:
     """The constants of the document `own_runs`, which says what each is."""
 
     noise: float
+    repeats: float
     level: float
     job: float
     model: float
@@ -111,7 +112,8 @@ class ErrorProcess:
 
 def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> ErrorProcess:
     """The process given what is known; runs that the others do not expect count less. `shrink`: a correction is given as far as
-    the runs, each left out in turn, proved it on each other."""
+    the runs, each left out in turn, proved it on each other and as they are more than repeats of one measurement; of a run that
+    nothing makes us expect no more than an outlier's worth (Huber 1964)."""
     codes: dict[Hashable, int] = {}
     features = _describe([(run.labels, run.shares) for run in known], codes)
     errors = np.array([math.log(run.measured_s / run.forecast_s) for run in known])
@@ -124,6 +126,10 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
 def _solve(features: "_Features", errors: Array, *, carried: float, shrink: bool) -> _Solved:
     between = _covariance(features, features, carried)
     inverse = np.linalg.inv(between + NOISE**2 * np.eye(len(errors)))
+    if shrink:
+        own = np.diag(inverse)
+        missed, most = inverse @ errors / own, SIGMA.outlier / np.sqrt(own)
+        errors = errors - missed + np.clip(missed, -most, most)
     for _ in range(3):
         # What the others would have said of each run, and how far it is from that (leave-one-out residuals).
         own = np.diag(inverse)
@@ -133,8 +139,8 @@ def _solve(features: "_Features", errors: Array, *, carried: float, shrink: bool
         inverse = np.linalg.inv(between + np.diag(noise))
     solved = np.asarray(inverse, dtype=np.float64)
     weights = solved @ errors
-    trust = trust_of(errors, errors - weights / np.diag(solved)) if shrink else 1.0
-    return _Solved(inverse=solved, weights=weights, carried=carried, trust=trust)
+    given = trust_of(errors, errors - weights / np.diag(solved)) * _surpass_repeats(errors) if shrink else 1.0
+    return _Solved(inverse=solved, weights=weights, carried=carried, trust=given)
 
 
 def trust_of(errors: Array, left_out: Array, *, doubt: float = SIGMA.doubt) -> float:
@@ -142,6 +148,12 @@ def trust_of(errors: Array, left_out: Array, *, doubt: float = SIGMA.doubt) -> f
     others miss by `doubt` outweighs; never below 0 or above 1."""
     prior = doubt**2
     return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
+
+
+def _surpass_repeats(errors: Array) -> float:
+    """The part of the square of errors that is not what repeats differ by (James and Stein 1961)."""
+    square = float(np.mean(errors**2))
+    return square / (square + SIGMA.repeats**2)
 
 
 def correct(asked: Sequence[tuple[RunLabels, Shares]], known: Sequence[MeasuredForecast]) -> list[Correction | None]:

@@ -14,7 +14,7 @@ from traincast.cli.output import say
 from traincast.cli.questions import takes_question
 from traincast.noun import noun
 from traincast.resolve import is_hardware
-from traincast.spec import Question
+from traincast.spec import SAFE_CONFIDENCE, Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class Wishes:
             help="How likely memory, deadline and budget must be kept, 0 to 1.",
             rich_help_panel="Limits",
         ),
-    ] = 0.9
+    ] = SAFE_CONFIDENCE
     objective: Annotated[
         str, typer.Option("--objective", help="What to make small: time, money or energy.", rich_help_panel="Limits")
     ] = "time"
@@ -99,15 +99,6 @@ class Wishes:
             "--seconds", help="Search no longer than this; the best so far is given.", rich_help_panel="Limits"
         ),
     ] = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            help="none or processes: where clusters are worked on side by side.",
-            rich_help_panel="Limits",
-        ),
-    ] = "none"
-    workers: options.Workers = 0
     given: GivenOption = None
 
 
@@ -167,6 +158,7 @@ def plan(
     """
     from traincast.plan import INTERRUPTED, find_plain, highlight
     from traincast.report import (
+        after_no_plan,
         after_plan,
         choose_paint,
         document_search,
@@ -176,6 +168,7 @@ def plan(
         format_search,
         place_of,
     )
+    from traincast.resolve import find_length, reads_text
 
     paint = choose_paint(sys.stdout, color=output.color)
     asked = _ask(question, choices, machines, wishes)
@@ -202,9 +195,12 @@ def plan(
         plain = find_plain(request, cluster, global_batch=samples, limits=limits, engine=asked.engine)
     shown = highlight(found, plain)
     first = shown[0].plan if shown else None
-    then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch) if first else ""
+    then = after_no_plan(question)
+    if first is not None:
+        then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch)
     prices = _list_prices(request, first, output.price_file, paint) if first else ""
-    say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then))
+    tokens = find_length(request.source, request.workload) if reads_text(request.source, request.workload) else None
+    say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then, tokens=tokens))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
     if found.stopped == INTERRUPTED:
@@ -271,8 +267,7 @@ def _search(asked: _Asked, wishes: Wishes, *, top: int) -> Any:
     with follow(label="plans") as watch:
         found = search_plans(
             asked.request, clusters, space=asked.space, limits=asked.limits, objective=wishes.objective, top=top,
-            exhaustive=wishes.exhaustive, watch=watch, engine=asked.engine if wishes.engine == "none" else wishes.engine,
-            workers=wishes.workers, calibration=asked.calibration,
+            exhaustive=wishes.exhaustive, watch=watch, engine=asked.engine, calibration=asked.calibration,
         )  # fmt: skip
     return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
 

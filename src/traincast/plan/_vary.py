@@ -13,6 +13,7 @@ from traincast.noun import noun
 from traincast.plan._nouns import SEARCHED, JobAt, Space
 from traincast.resolve import (
     HALVES,
+    OLDER_WORDS,
     choose_stack,
     fill_in,
     find_length,
@@ -197,7 +198,7 @@ def space_of(
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
     # A stack's word may mean another recomputation than ours; then ours is nothing that it can be asked for.
-    words = dict(stack.plan.recompute_words)
+    words = {**OLDER_WORDS["recompute"], **dict(stack.plan.recompute_words)}
     chosen = {"recompute": RECOMPUTES, **named, **asked}["recompute"]
     asked["recompute"] = tuple(dict.fromkeys(words.get(word, word) for word in chosen))
     samples = global_batch if global_batch is not None else global_batch_of(request, num_devices=num_devices)

@@ -10,28 +10,36 @@ from traincast.report._document import document_forecast, plain_data
 from traincast.report._paint import Paint
 from traincast.report._svg import _cycle, _document, _text
 from traincast.report._table import PLAIN, Table, format_table
-from traincast.report._text import describe_plan, say_memory, say_next, show_energy
-from traincast.units import show_bytes, show_change, show_seconds, show_usd
+from traincast.report._text import _wrap, abbreviate_plan, describe_plan, say_memory, say_next, show_energy
+from traincast.units import HOUR_S, MEGA, show_bytes, show_change, show_number, show_seconds, show_usd
 
 _HEADINGS = ("cluster", "plan", "step", "job", "P(in time)", "cost", "energy", "memory", "P(fits)", "front")
+ABBREVIATIONS = (
+    "mb: micro-batch x gradient accumulation; dp, tp, pp, cp, ep: data, tensor, pipeline, context, expert parallel; vp: virtual "
+    "stages; sp: sequence parallel; ac: activation checkpointing"
+)
 
 
 def format_search(
-    found: Search, *, highlights: Sequence[Highlight] = (), prices: str = "", paint: Paint = PLAIN, then: str = ""
-) -> str:
+    found: Search, *, highlights: Sequence[Highlight] = (), prices: str = "", paint: Paint = PLAIN, then: str = "",
+    tokens: int | None = None,
+) -> str:  # fmt: skip
     """The plans worth a look, the ranked plans, the front where it holds others, and how many plans stand behind the answer.
-    `then`: the one command worth running next."""
+    `then`: the one command worth running next. `tokens`: of a sample; None: of no text."""
     blocks = []
     if highlights:
-        blocks.append("\n".join(line for each in highlights for line in _say_highlight(each, paint)))
+        blocks.append("\n".join(line for each in highlights for line in _say_highlight(each, tokens, paint)))
     if prices:
         blocks.append(prices)
     if found.plans:
         title = "All that were looked at, best first" if highlights else ""
-        blocks.append(format_table(_table(found.plans, title), paint=paint))
+        blocks.append(format_table(_table(found.plans, title, tokens), paint=paint))
         others = [plan for plan in found.front if plan.candidate not in [best.candidate for best in found.plans]]
         if others:
-            blocks.append(format_table(_table(others, "More on the front of time, money and energy"), paint=paint))
+            blocks.append(
+                format_table(_table(others, "More on the front of time, money and energy", tokens), paint=paint)
+            )
+        blocks[-1] += "".join(f"\n{paint(line, 'dim')}" for line in _wrap(f"({ABBREVIATIONS})", paint))
     else:
         blocks.append("\n".join(_say_miss(found.nearest, paint)))
     blocks.append("\n".join(_account(found)))
@@ -54,12 +62,14 @@ def _say_miss(nearest: Miss | None, paint: Paint) -> Iterator[str]:
 GAINS = {"time": "time", "money": "money", "energy": "energy"}
 
 
-def _say_highlight(each: Highlight, paint: Paint) -> Iterator[str]:
+def _say_highlight(each: Highlight, tokens: int | None, paint: Paint) -> Iterator[str]:
     plan, answer = each.plan, each.plan.forecast
     amounts = [show_seconds(answer.step.seconds) + " a step"]
     if answer.job.num_steps > 1:
         amounts.append(show_seconds(answer.job.total.seconds))
         amounts += [] if answer.usd is None else [show_usd(answer.usd.value)]
+    elif (each_usd := _usd_per_million(plan, tokens)) is not None:
+        amounts.append(f"{show_usd(each_usd)} per million {'tokens' if tokens else 'samples'}")
     amounts.append(f"{say_memory(answer.memory)}")
     words = describe_plan(plan.parallelism, batch_size=plan.batch)
     yield f"{paint(each.title.capitalize(), 'bold')}: {plan.cluster.name}, {words}"
@@ -88,21 +98,44 @@ def _account(found: Search) -> Iterator[str]:
     yield from (f"  {note}" for note in found.notes)
 
 
-def _table(plans: Sequence[Plan], title: str) -> Table:
+def _table(plans: Sequence[Plan], title: str, tokens: int | None) -> Table:
+    """A job without a length has no time and no cost of its own: then what a second and a million tokens are."""
     timed = any(plan.deadline_probability is not None for plan in plans)
+    is_job = any(plan.forecast.job.num_steps > 1 for plan in plans)
     keep = [place for place, name in enumerate(_HEADINGS) if timed or name != "P(in time)"]
-    rows = (_row(plan) for plan in plans)
+    unit = "tokens" if tokens else "samples"
+    named = _HEADINGS if is_job else _name_rates(unit)
+    rows = (_row(plan) if is_job else _row_of_rates(plan, tokens) for plan in plans)
     return Table(
-        headings=tuple(_HEADINGS[place] for place in keep),
+        headings=tuple(named[place] for place in keep),
         rows=tuple(tuple(row[place] for place in keep) for row in rows),
         left=frozenset({"cluster", "plan", "front"}),
         title=title,
     )
 
 
+def _name_rates(unit: str) -> tuple[str, ...]:
+    """What the columns are called where a job has no length."""
+    others = {"job": f"{unit}/s", "cost": f"per million {unit}", "energy": "energy of a step"}
+    return tuple(others.get(name, name) for name in _HEADINGS)
+
+
+def _usd_per_million(plan: Plan, tokens: int | None) -> float | None:
+    """Of tokens, or of samples that have none, while it trains."""
+    rate = plan.cluster.usd_per_hour
+    return None if rate is None else rate / HOUR_S / (plan.forecast.samples_per_s * (tokens or 1)) * MEGA
+
+
+def _row_of_rates(plan: Plan, tokens: int | None) -> tuple[str, ...]:
+    row, usd = list(_row(plan)), _usd_per_million(plan, tokens)
+    row[3] = show_number(plan.forecast.samples_per_s * (tokens or 1))
+    row[5] = "unknown" if usd is None else show_usd(usd)
+    return tuple(row)
+
+
 def _row(plan: Plan) -> tuple[str, ...]:
     answer = plan.forecast
-    words = describe_plan(plan.parallelism, batch_size=plan.batch)
+    words = abbreviate_plan(plan.parallelism, batch_size=plan.batch)
     return (
         plan.cluster.name,
         words,

@@ -7,7 +7,7 @@ from typing import Any
 
 from traincast.noun import noun
 from traincast.resolve._defaults import is_saved, with_defaults
-from traincast.resolve._habits import check_passes, fill_in_plan, for_optimizer, read_precision
+from traincast.resolve._habits import check_passes, fill_in_plan, for_optimizer, read_precision, spell_recompute
 from traincast.resolve._place import place
 from traincast.resolve._plan import AXES, decode_plan, share_batch, with_replicas
 from traincast.resolve._precision import fit_precision, written_precision
@@ -155,7 +155,8 @@ def list_assumed(asked: Question, whole: Question, job: Job, plan: Parallelism) 
     values = {**whole.parallelism, "micro_batches": plan.micro_batches, "zero": plan.zero, "recompute": plan.recompute}
     for item in PLAN_FIELDS:
         if item.name in values and item.name not in asked.parallelism:
-            words += item.words_for(values[item.name])
+            said = values[item.name]
+            words += item.words_for(spell_recompute(said, job.stack) if item.name == "recompute" else said)
     for item in JOB_FIELDS:
         if item.name == "stack" and "stack" not in asked.job:
             words += item.words_for(job.stack.name)

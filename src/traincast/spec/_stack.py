@@ -136,7 +136,7 @@ class PlanHabits:
     recompute: Words = ()
     """Pairs of one of RECOMPUTES_WHEN and what runs again."""
     recompute_words: Words = ()
-    """What its own words for recomputation mean in ours: (("selective", "products"),)."""
+    """What its own words for recomputation mean in ours: (("selective", "selective-op"),)."""
     overlaps: Names = ("gradients", "sharded_gradients")
     copies: Names = ("buckets",)
     awaits: Names = ()
