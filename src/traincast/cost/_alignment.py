@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincast.catalog import read_constants
 from traincast.cost import OpModel
-from traincast.cost._bounds import name_silicon, name_unknown_silicon, product_flop_per_s
+from traincast.cost._bounds import name_silicon, product_flop_per_s
 from traincast.noun import noun
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
@@ -60,17 +60,6 @@ def copied_bytes(op: Op, device: Device) -> float:
 def _slowdown(device: Device, found: int) -> float:
     """Units of graphics chips are slow beside their memory and do not wait for it."""
     return 1.0 if name_silicon(device) in CONSTANTS.graphics else CONSTANTS.slower[str(found)]
-
-
-def note_kernels(
-    ops: Sequence[Op], device: Device, model: OpModel, counts: Sequence[float] | None = None
-) -> tuple[str, ...]:
-    """What a user should know about the kernels of a step: silicon that nobody measured, widths that cost time.
-
-    `counts`: how often each op runs; once where it is not given.
-    """
-    unknown = name_unknown_silicon(device)
-    return (*((unknown,) if unknown else ()), *warn_alignment(ops, device, model, counts))
 
 
 def warn_alignment(

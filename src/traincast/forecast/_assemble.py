@@ -217,8 +217,8 @@ def spend_energy(cluster: Cluster, timeline: Timeline, whole: JobTime, *, paid: 
         if rated is None:
             return None
         limit = None if group.power_limit_watts is None else group.power_limit_watts / rated
-        shares = power().draw(busy, limit) * whole.training_s + power().draw(0.0, limit) * waiting_s
-        joules += group.num_devices * rated * shares
+        full_s = power().full_seconds(busy, limit, training_s=whole.training_s, waiting_s=waiting_s)
+        joules += group.num_devices * rated * full_s
     return joules * paid
 
 

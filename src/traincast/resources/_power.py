@@ -23,6 +23,10 @@ class Power:
         free = self.idle + self.work * min(1.0, busy)
         return free if limit is None else min(free, self.kept * limit)
 
+    def full_seconds(self, busy: float, limit: float | None, *, training_s: float, waiting_s: float) -> float:
+        """Seconds at rated power that take the same energy."""
+        return self.draw(busy, limit) * training_s + self.draw(0.0, limit) * waiting_s
+
     def stretch(self, limit: float) -> float:
         """How many times longer kernels take where the limit (a share of the rated power) holds a busy device: its clock follows
         what is left above the static draw."""
