@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ GRAPH = {**IMAGES, "source": "rgat", "batch": 64}
 TABLES = {**IMAGES, "source": "dlrm", "batch": 256}
 GROWING = {**LANGUAGE, "micro_batches": 8, "rampup_batch": 16, "rampup_samples": 600.0}
 FOREIGN = {**PPO, "rollout_gpus": 8}
+RECORDED = {
+    "source": str(Path(__file__).with_name("recorded_model.py")),
+    "precision": "fp32",
+    "batch": 2,
+    "zero": 0,
+    "steps": 100,
+}
 Change = tuple[dict[str, Any], Any]
 WORKLOAD: dict[str, Change] = {
     "batch": (LANGUAGE, 4), "seq": (LANGUAGE, 128), "precision": (LANGUAGE, "fp32"), "mode": (LANGUAGE, "inference"),
@@ -50,6 +58,7 @@ WORKLOAD: dict[str, Change] = {
     "fused": (LANGUAGE, True), "fused_softmax": ({**LANGUAGE, "fused": True, "attention": "eager"}, False),
     "fused_gate": ({**LANGUAGE, "fused": True, "fused_gate": False}, True), "fused_loss": (LANGUAGE, True),
     "fused_sums": (LANGUAGE, True),
+    "kernels": (RECORDED, "plain"),
     "implementation": (LANGUAGE, "loop"), "channels_last": (IMAGES, True), "master_weights": (LANGUAGE, False),
     "gradient_dtype": (LANGUAGE, "bf16"), "fan_outs": (GRAPH, "10,5,5"), "distinct_neighbours": (GRAPH, 0.3),
     "feature_cache_bytes": ({**GRAPH, "feature_hits": 0.5, "feature_cache_bytes": 1e9}, 20e9),
@@ -72,7 +81,7 @@ PLAN: dict[str, Change] = {
     "dispatch_once": ({**MIXED, "experts": 16, "experts_per_token": 4, "expert": 16, "nodes": 2, "batch": 64}, False),
     "overlap_experts": ({**MIXED, "expert": 4}, True), "virtual_stages": (PIPE, 2), "micro_batches": (LANGUAGE, 4),
     "zero": (LANGUAGE, 3), "shard": ({**LANGUAGE, "zero": 3}, 4), "sequence_parallel": (SPLIT, False),
-    "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "products"),
+    "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "matmuls"),
     "bucket_bytes": (LANGUAGE, 1e5), "bucket_copies": (LANGUAGE, False), "overlap": (LANGUAGE, False),
     "reduce_dtype": (LANGUAGE, "bf16"), "async_tensor": ({**SPLIT, "sequence_parallel": True}, True),
     "servers": ({**LANGUAGE, "zero": 0}, 2), "asynchronous": ({**LANGUAGE, "zero": 0, "servers": 2}, True),

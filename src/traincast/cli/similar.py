@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traincast.embed import Neighbour
-    from traincast.spec import Graph
 
 DEVICE = "a100-80g"
 
@@ -49,7 +48,6 @@ def similar(
     neighbours = atlas.relatives(summary, count=count)
     distance = atlas.distance(summary)
     behaved = [_behaviour(neighbour, device, batch=graph.batch_size) for neighbour in neighbours]
-    on_gpu = _reuse_on_gpu(graph, device)
     if json:
         say(format_json({
             "workload": graph.name, "batch": graph.batch_size, "dataset_type": summary.dataset_type, "distance": distance,
@@ -59,18 +57,11 @@ def similar(
                  "distance": each.distance, **found}
                 for each, found in zip(neighbours, behaved, strict=True)
             ],
-            "reuse_on_gpu": on_gpu,
         }))  # fmt: skip
         return
     title = f"Known workloads like {graph.name} (batch {graph.batch_size}, {summary.dataset_type} data)"
     _say_neighbours(title, neighbours, behaved, color=color)
     say(f"\n{_verdict(distance, limit=UNFAMILIAR)}")
-    if on_gpu is not None:
-        say(
-            f"On GPUs the nearest of {on_gpu['num_steps']:,} measured steps ({on_gpu['run']}) is of {on_gpu['nearest']}, "
-            f"{on_gpu['farness']:.1f} ordinary distances away; its like say x{on_gpu['factor']:.2f} on the priced operators, "
-            f"of which {on_gpu['weight']:.0%} enter a forecast"
-        )
     lead_to("forecast", question.source, "--gpus", f"1x{device}")
 
 
@@ -95,24 +86,6 @@ def _say_neighbours(
     say(format_table(Table(headings=headings, rows=rows, left=left, title=title), paint=paint))
     if any("measured_s" in found for found in behaved):
         say("(measured: a step on our test-bed of CPU workers with a quarter of a core each)")
-
-
-def _reuse_on_gpu(graph: "Graph", device: str) -> dict[str, Any] | None:
-    """What measured programs that are run alike say of this one; None where none was measured."""
-    from traincast import catalog
-    from traincast.certainty import ask_gpu_reuse, describe_run
-    from traincast.forecast import Engine
-    from traincast.spec import Job
-
-    correction = Engine().correct(Job(graph=graph), catalog.cluster(device, nodes=1, devices_per_node=1))
-    found = ask_gpu_reuse(graph, compiled=False, nodes=correction.nodes if correction is not None else None)
-    if found is None:
-        return None
-    return {
-        "run": describe_run(graph, compiled=False), "nearest": found.nearest, "farness": found.farness,
-        "factor": found.factor, "weight": found.weight, "error": found.error, "rival_error": found.rival_error,
-        "left_out": found.left_out, "num_steps": found.num_steps,
-    }  # fmt: skip
 
 
 def _behaviour(neighbour: "Neighbour", device: str, *, batch: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from traincast.cost import power
 from traincast.errors import InvalidInput, UnknownName
 from traincast.noun import noun
-from traincast.resources import power
 from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
 from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
