@@ -11,8 +11,7 @@ __all__ = ["CostModel", "OpModel", "PartwiseCostModel"]
 
 
 class OpModel(Protocol):
-    """Prices operations on one device, in the order in which they run. Those before an op count only by what they leave in the
-    device's cache."""
+    """Prices operations on one device, in the order in which they run."""
 
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]: ...
 
