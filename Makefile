@@ -52,10 +52,7 @@ fit-intervals: .venv/dev-ready ## refit how interval widths grow with what is ne
 fit-operators: .venv/dev-ready ## refit the operator models from ../shared/data
 	$(BIN)/python -m research.fits.operators
 
-fit-interaction: .venv/dev-ready ## refit the interaction network to our corpus (a minute)
-	$(BIN)/python -m research.fits.interaction
-
-fit-interaction-gpu: .venv/dev-ready ## refit the ensemble above the layers on GPUs to ../shared (about five minutes)
+fit-interaction-gpu: .venv/dev-ready ## refit the factors by class of operators on GPUs to ../shared (about five minutes)
 	$(BIN)/python -m research.fits.interaction_gpu
 
 fit-methods: .venv/dev-ready   ## retrain what answers --method scaledl, predictddl and driple from ../shared (some ten minutes)

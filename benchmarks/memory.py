@@ -294,7 +294,7 @@ def _replay_row(row: Any, hidden: Any, *, excused: bool) -> Seen:
 
 def profile_of(case: Seen, overheads: Any, stage: int) -> Any:
     from traincast.certainty._certainty import memory_errors
-    from traincast.forecast import overheads_of
+    from traincast.forecast._memory import overheads_of
     from traincast.simulate._memory import add_up
 
     profile = add_up(

@@ -23,7 +23,10 @@ from pathlib import Path
 from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import Engine
-from traincast.plan import Candidate, Shape, Space, list_candidates, search, search_plans
+from traincast.plan import Space, search_plans
+from traincast.plan._nouns import Candidate
+from traincast.plan._search import search
+from traincast.plan._space import Shape, list_candidates
 from traincast.spec import Forecast, Job, Parallelism, Question, WorkloadOptions
 
 try:

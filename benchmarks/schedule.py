@@ -34,12 +34,12 @@ from traincast.schedule import (
     Mix,
     Noisy,
     Overheads,
-    ScalingLaw,
     UniformTraffic,
     WeibullFailures,
     generate_jobs,
     simulate_cluster,
 )
+from traincast.schedule._speeds import ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
 
 CASES = (

@@ -18,7 +18,8 @@ from pathlib import Path
 from traincast import catalog
 from traincast.errors import IllegalPlan
 from traincast.forecast import build_job, forecast, load_source
-from traincast.plan import EMITTERS, Candidate, Plan, emit
+from traincast.plan import EMITTERS, Plan, emit
+from traincast.plan._nouns import Candidate
 from traincast.spec import Parallelism, WorkloadOptions
 
 PLANS = {

@@ -4,7 +4,8 @@ An even choice of measured rows of every source in ../shared/cases (the check ta
 package ships; left out, which is without what runs of the publisher taught; and given one measured run of the same job on another
 number of devices or another batch. Sources weigh alike. What the last release said about the same rows is committed beside this
 file. The gate fails where a source of ten rows or more got worse by more than 2 points, or the mean over sources by 0.3, unless
-`accepted.toml` names it with the reason. `--write FILE` keeps the answers, which makes the table of a release.
+`accepted.toml` names it with the reason, and where a given run makes such a source as much worse than it is without. `--write`
+FILE keeps the answers, which makes the table of a release.
 """
 
 import argparse
@@ -342,6 +343,20 @@ def judge(changes: Sequence[Change], accepted: Mapping[tuple[str, str], float]) 
     return failures
 
 
+def judge_given(said: Sequence[Said], sample: Sample) -> list[str]:
+    """Sources of ten rows or more that a given run made worse than the package is without it, in words."""
+    plain = {one.case_id: one for one in said if one.way == SHIPPED}
+    given = [one for one in said if one.way == GIVEN and one.case_id in plain]
+    failures = []
+    for source in sorted({one.source for one in given}):
+        own = [one for one in given if one.source == source]
+        without = score([plain[one.case_id] for one in own], sample.measured_s).mean
+        with_it = score(own, sample.measured_s).mean
+        if len(own) >= ENOUGH and with_it > without + WORSE:
+            failures.append(f"{source}: mean {without:.1f}% without the given run, {with_it:.1f}% with it")
+    return failures
+
+
 HEADINGS = ("publisher", "n", "mean", "median", "p90", "bias", "coverage", "width")
 
 
@@ -388,7 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.release.is_file():
         return
     changes = compare(read_table(options.release), said, sample)
-    failures = judge(changes, read_accepted())
+    failures = judge(changes, read_accepted()) + judge_given(said, sample)
     sys.stdout.write(f"{tabulate(changes)}\n\n{len(said)} forecasts in {time.monotonic() - began:.0f} s\n")
     if failures:
         sys.stdout.write("worse than the last release:\n" + "\n".join(f"  {one}" for one in failures) + "\n")

@@ -4,6 +4,7 @@ A try that failed shows as R in the output. Everything else has one try, and wha
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ settings.load_profile("shared machine")
 
 # Every test records what it asks for, and leaves nothing behind.
 os.environ["TRAINCAST_CACHE"] = ""
+
+# Commands that tests start keep what Python compiled, or each of them compiles the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 HERE = Path(__file__).parent
 REAL_TIME = tuple(

@@ -1,6 +1,7 @@
 """The sizes of the house: functions that fit in the head. What is larger is listed here, and the list may only get shorter."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,43 @@ def test_rooms_reach_each_other_by_their_facades_only() -> None:
                 if other != room and any(name.startswith("_") for name in names):
                     reached.append(f"{file.relative_to(SOURCE)}: {node.module}")
     assert reached == []
+
+
+def shown_by(room: Path) -> set[str]:
+    """What a room gives to others: what its `__init__.py` imports or defines."""
+    found: set[str] = {file.stem for file in room.iterdir()}
+    for node in ast.walk(ast.parse((room / "__init__.py").read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def outside_tries(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those of `try`, in which benchmarks import what another version calls otherwise."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.Try):
+            yield node
+            yield from outside_tries(node)
+
+
+def test_rooms_show_what_others_import_from_them() -> None:
+    """Type checkers do not see it: a name of a room is looked up when it is first asked for."""
+    rooms = {f"traincast.{file.parent.name}": shown_by(file.parent) for file in SOURCE.glob("*/__init__.py")}
+    folders = [SOURCE, *(SOURCE.parents[1] / name for name in ("tests", "research", "benchmarks", "examples"))]
+    missing = [
+        f"{file.name}: {alias.name} of {node.module}"
+        for folder in folders
+        for file in folder.rglob("*.py")
+        for node in outside_tries(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in rooms
+        for alias in node.names
+        if alias.name not in rooms[node.module]
+    ]
+    assert missing == [], "; ".join(missing)
 
 
 def test_every_module_of_a_room_is_private_or_meant_for_users() -> None:

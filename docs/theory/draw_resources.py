@@ -10,9 +10,8 @@ from traincast.files import write_whole
 from traincast.noun import noun
 from traincast.report._resources import NAMES, show_level
 from traincast.report._svg import _document, _text
-from traincast.resources import Signal, burst_level, find_bursts
 from traincast.resources._profile import FLOORS, WINDOWS_PER_STEP, trace_levels
-from traincast.resources._signal import from_pieces, repeat, sample, summarize
+from traincast.resources._signal import Signal, burst_level, find_bursts, from_pieces, repeat, sample, summarize
 from traincast.spec import RESOURCES, Activity, Job, Parallelism
 from traincast.units import show_seconds
 

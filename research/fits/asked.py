@@ -27,12 +27,13 @@ from traincast.certainty._certainty import (
     beside_share,
     call_seconds,
     describe_setting,
-    input_seconds,
+    feature_seconds,
 )
 from traincast.certainty._interval import tally_program
 from traincast.errors import IllegalPlan, TraincastError
 from traincast.files import write_json
-from traincast.forecast import Engine, find_fullest, profile_stages, watch_device
+from traincast.forecast import Engine, watch_device
+from traincast.forecast._memory import find_fullest, profile_stages
 from traincast.simulate import Overheads, Surroundings
 from traincast.spec import Job, MemoryProfile
 
@@ -84,11 +85,11 @@ class Asked:
     scale: float = 1.0
     """Samples in a step: the smaller of two runs of one job is the cheaper to measure."""
     inputs: float = 0.0
-    """The time in which a slow pipeline makes the inputs of a step, over the step's."""
+    """The time in which the loop makes the features of a step, over the step's."""
     ring_steps_per_s: float = 0.0
+    """Between nodes, that kernels wait for, in a second of the devices' time."""
     by_data: bool = False
     """What some of its operators do depends on the data."""
-    """Between nodes, that kernels wait for, in a second of the devices' time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +226,7 @@ def _answer_step(
         step_s=step_s,
         error=math.log(measured / step_s),
         untaught=untaught,
-        inputs=input_seconds(job, question.parallelism, described["setting"]) / step_s,
+        inputs=feature_seconds(job, question.parallelism, described["setting"]) / step_s,
         ring_steps_per_s=tally.ring_steps_per_s,
         by_data=tally.by_data,
         **described,

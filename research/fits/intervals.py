@@ -270,6 +270,7 @@ def _experience(own: Sequence[Asked], scaled: Scaled) -> Experience:
     over = errors / (np.array(found) * shape)[np.arange(len(errors)), side]
     return dataclasses.replace(
         seen, log_sigma=(found[0], found[1]), usual=(float(usual[0]), float(usual[1])), num_models=models,
+        num_publishers=len({row.publisher for row in own}),
         cells=_make_cells(own, over) if scaled.with_cells else (),
     )  # fmt: skip
 

@@ -1,24 +1,15 @@
 """Fitted arrays to the files of weights that ship with the package."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
-from traincast.cost._interaction import Network
-from traincast.cost._interaction.ensemble import NodeNetwork
-from traincast.cost._interaction.features import NUMERIC
 from traincast.cost._interaction.pricing import _ARRAYS as GRAPH_ARRAYS
+from traincast.cost._interaction.pricing import NodeNetwork
 from traincast.embed._predictor import _ARRAYS as PREDICTOR_ARRAYS
 from traincast.embed._predictor import PREDICTOR, StepPredictor
 from traincast.files import write_safetensors
 
 PREDICTOR_NUMBERS = ("mean", "log_sigma", "num_steps", "error")
-
-
-def save_network(network: Network, path: Path, notes: Mapping[str, str]) -> None:
-    ranges = {name: getattr(network, name) for name in ("centre", "scale", "low", "high", "known_sorts")}
-    arrays = {**{f"weights.{name}": value for name, value in network.weights.items()}, **ranges}
-    write_safetensors(path, arrays, {**notes, "bound": repr(network.bound), "features": ",".join(NUMERIC)})
 
 
 def save_graph_network(network: NodeNetwork, path: Path, **notes: str) -> None:

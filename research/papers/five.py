@@ -3,7 +3,7 @@
 Baselines as published: each workload of each setting (publisher or condition, GPU type) is fitted by itself to its smaller
 configurations and asked about the larger ones (batch, model and cluster grow). *Additive linear*: a start, FLOP, parameters to
 synchronise, no weight below zero. *Black box*: kernel ridge regression on sizes. *Ernest*: start, samples per machine, log and
-number of machines. Ours sees none of these runs (image models: ensemble fitted without the family); *with the same runs*: pooled
+number of machines. Ours sees none of these runs (image models: factors fitted without the family); *with the same runs*: pooled
 as `traincast learn` does. VGG and ViT are timm's, ResNet, BERT and GPT those of ../shared/cases.
 
 NeuSight's, Habitat's, Li's and the roofline's forecasts for NeuSight's steps are those its authors printed.
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from research.fits.interaction_gpu.__main__ import recall_left_out
-from research.fits.interaction_gpu.blend import correct, cross_fit
+from research.fits.interaction_gpu.__main__ import inference_rows, leave_out
 from research.fits.interaction_gpu.data import SHARED, read_everything
 from research.fits.interaction_gpu.members import Table
 from research.papers.images import kernel_ridge, nonnegative
@@ -111,17 +110,11 @@ def read_configs() -> dict[str, dict[str, list[Config]]]:
                     )  # fmt: skip
     data = read_everything()
     table = Table.of(data)
-    left_out = recall_left_out(data, table, seed=0)
-    steps = np.zeros(len(data.rows))
-    for behaviour in sorted(set(left_out.behaviour.tolist())):
-        rows = left_out.behaviour == behaviour
-        if rows.any() and "images" in behaviour:
-            blend, _ = cross_fit(table, left_out, rows)
-            steps[rows] = np.exp(table.log_step(correct(table, left_out, blend)))[rows]
+    steps = np.exp(leave_out(data, table, inference_rows(data)))
     for place, row in enumerate(data.rows):
         program = data.programs[row.program]
         for name, family in OF_IMAGES.items():
-            if program.source == "timm" and program.family == family and steps[place] > 0:
+            if program.source == "timm" and program.family == family:
                 flop = sum(amounts[0] for amounts in program.totals.values())
                 run = MeasuredForecast(
                     labels=label_program(program), shares=(0.5, 0.5, 0.0, 0.0, 0.0), forecast_s=float(steps[place]),

@@ -2,8 +2,8 @@
 
 A setting is one condition of ../shared/data/timm (GPU, layout, software). Some of its models are run, chosen by each rule from
 all that may be; `learn` pools what their forecasts miss; the error is that of other models: families left out (the five folds of
-`research.fits.interaction_gpu`) or models left out (five draws of a third). *As it is*: forecasts as they ship without the
-ensemble, which are hardly off on average. *Off by a third*: all forecasts of the setting taken 1.35 times too long, as on a GPU
+`research.fits.interaction_gpu`) or models left out (five draws of a third). *As it is*: forecasts by the
+layers, which are hardly off on average. *Off by a third*: all forecasts of the setting taken 1.35 times too long, as on a GPU
 or a stack that nobody knows. Random choice is the mean of ten draws. The rule was chosen on these very settings.
 
 | rule | what it is |

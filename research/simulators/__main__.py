@@ -12,7 +12,8 @@ from pathlib import Path
 from research.simulators.agreement import EXACTLY, Agreement, not_replayed, reference_runs
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.report import align, format_json
+from traincast.report import format_json
+from traincast.report._schedule import align
 
 BEGIN, END = "<!-- agreement -->", "<!-- /agreement -->"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from traincast.catalog import dataset, datasets
+from traincast.catalog._datasets import dataset, datasets
 from traincast.errors import UnknownName
 
 

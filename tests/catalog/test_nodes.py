@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.catalog import cluster, cluster_from, device, devices, link, node, nodes, read_cluster
+from traincast.catalog import cluster, cluster_from, device, devices, link, node, nodes
 from traincast.catalog._names import load_facts
-from traincast.catalog._nodes import find_offer
+from traincast.catalog._nodes import find_offer, read_cluster
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
 from traincast.spec import Device, Link

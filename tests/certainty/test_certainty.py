@@ -1,6 +1,7 @@
 """How sure a forecast is, by what is new about its question."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -23,11 +24,12 @@ from traincast.certainty._certainty import (
     count_read,
     describe_novelty,
     describe_setting,
+    feature_seconds,
     find_family,
     hopeful_memory_errors,
-    input_seconds,
     list_novelty,
     load_certainty,
+    loader_seconds,
     memory_errors,
     memory_sensitivity,
     mix_quantiles,
@@ -99,34 +101,31 @@ def test_sensitivities_say_how_far_a_step_moves_if_a_part_is_off() -> None:
     assert late["latency"] == pytest.approx((0.0, math.log(2.7)))
 
 
-def _input_seconds(job: Job, device: str = "h100-sxm-80g") -> float:
+def _waiting_s(seconds: Callable[..., float], job: Job, device: str = "h100-sxm-80g") -> float:
     cluster = catalog.cluster(device=device, nodes=1, devices_per_node=1)
-    return input_seconds(job, Parallelism(), describe_setting(job, cluster, Parallelism()))
+    return seconds(job, Parallelism(), describe_setting(job, cluster, Parallelism()))
 
 
-def test_images_may_wait_for_their_pipeline_where_neither_stack_nor_user_say_that_it_keeps_up() -> None:
+def test_a_loader_of_images_is_named_where_neither_stack_nor_user_say_that_it_keeps_up() -> None:
     images = Job(graph=workload("resnet50", batch=64))
-    assert _input_seconds(images) == pytest.approx(64 * 3 * 224**2 / 1.5e7 / 8, rel=0.02)
+    assert _waiting_s(loader_seconds, images) == pytest.approx(64 * 3 * 224**2 / 1.5e7 / 8, rel=0.02)
+    assert _waiting_s(feature_seconds, images) == 0.0
     half = Job(graph=workload("resnet50", batch=64, precision="bf16"))
-    assert _input_seconds(half) == _input_seconds(images)
-    assert _input_seconds(replace(images, loading_samples_per_s=1e4)) == 0.0
-    assert _input_seconds(replace(images, stack=stack("nvidia-mlperf"))) == 0.0
+    assert _waiting_s(loader_seconds, half) == _waiting_s(loader_seconds, images)
+    assert _waiting_s(loader_seconds, replace(images, loading_samples_per_s=1e4)) == 0.0
+    assert _waiting_s(loader_seconds, replace(images, stack=stack("nvidia-mlperf"))) == 0.0
     words = Job(graph=workload("gpt2", batch=64))
-    assert _input_seconds(words) < 0.05 * _input_seconds(images)
+    assert _waiting_s(loader_seconds, words) < 0.05 * _waiting_s(loader_seconds, images)
+    # Fewer cores for a device; machines of the last one are not known, so nothing is said against it.
+    assert _waiting_s(loader_seconds, images, "v100-sxm2-16g") > 1.5 * _waiting_s(loader_seconds, images)
+    assert _waiting_s(loader_seconds, images, "a100-sxm4") == _waiting_s(loader_seconds, images)
 
 
-def test_a_host_with_fewer_cores_for_a_device_makes_its_inputs_later() -> None:
-    images = Job(graph=workload("resnet50", batch=64))
-    assert _input_seconds(images, "v100-sxm2-16g") > 1.5 * _input_seconds(images)
-    # Machines of this one are not known, so nothing is said against it.
-    assert _input_seconds(images, "a100-sxm4") == _input_seconds(images)
-
-
-def test_sound_takes_longer_than_images_and_has_no_workers() -> None:
+def test_features_of_sound_are_made_in_the_loop_that_trains() -> None:
     sound = Job(graph=workload("deepspeech2", batch=8))
-    assert _input_seconds(sound) == pytest.approx(count_read(sound.graph) / 2.5e6 + 8 / 5e4)
-    images = Job(graph=workload("yolov3", batch=8))
-    assert _input_seconds(images) == pytest.approx((count_read(images.graph) / 1.5e7 + 8 / 5e4) / 8)
+    assert _waiting_s(feature_seconds, sound) == pytest.approx(count_read(sound.graph) / 2.5e6 + 8 / 5e4)
+    assert _waiting_s(loader_seconds, sound) == 0.0
+    assert _waiting_s(feature_seconds, replace(sound, loading_samples_per_s=1e4)) == 0.0
 
 
 def test_rings_between_nodes_that_kernels_wait_for_are_less_sure_than_those_inside_one() -> None:
@@ -273,17 +272,15 @@ def test_a_version_of_a_measured_stack_that_was_not_measured_is_less_sure_and_sa
     assert f"version 99.9 of {measured} was not measured" in " ".join(unmeasured.notes)
 
 
-def test_an_answer_says_how_far_a_usual_loader_would_lag() -> None:
+def test_an_answer_says_how_far_a_usual_loader_would_lag_and_its_interval_is_that_of_the_device() -> None:
     cluster = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
     images = Job(graph=workload("resnet50", batch=256, precision="bf16-amp"), stack=stack("lightning"))
-
-    def said(job: Job) -> str:
-        return next(
-            note for note in forecast(job, cluster, Parallelism(data=8)).notes if note.startswith("90% interval")
-        )
-
-    assert "a usual loader would take 4." in said(images)
-    assert "loader" not in said(replace(images, loading_samples_per_s=1e5))
+    plain, fed = (
+        forecast(job, cluster, Parallelism(data=8)) for job in (images, replace(images, loading_samples_per_s=1e5))
+    )
+    assert "the loader is taken to keep up; a usual one takes 4." in " ".join(plain.notes)
+    assert "a usual one" not in " ".join(fed.notes)
+    assert plain.step == fed.step
 
 
 def test_a_model_of_another_size_is_new_to_a_stack_and_one_with_another_vocabulary_is_not() -> None:

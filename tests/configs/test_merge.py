@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from configs.asking import FILES, complete
-from traincast.configs import find_model, merge_configs
+from traincast.configs import merge_configs
+from traincast.configs._models import find_model
 from traincast.errors import InvalidInput
 from traincast.resolve import fill_in
 from traincast.schedule._oracle import _devices_per_replica

@@ -51,4 +51,4 @@ def test_the_commands_of_five_runs_work_one_after_the_other(
     assert "calibration 'my-cluster', 5 runs of this stack" in shown
     assert shown.count("- 90% interval ") == 1
     assert "> own runs" in shown
-    assert "> interaction" not in shown
+    assert "> layer models" not in shown

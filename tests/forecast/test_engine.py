@@ -262,11 +262,6 @@ def test_a_cost_model_that_sees_whole_stages_is_asked_once_for_each_sort_of_them
     assert len(asked) == 3
 
 
-def test_the_answer_says_which_part_gave_it() -> None:
-    job, cluster = Job(graph=make_graph()), make_cluster(nodes=2, devices_per_node=4)
-    assert WARM.forecast(job, cluster, PLANS[0]).source == "layers"
-
-
 def test_an_engine_that_forgets_answers_alike() -> None:
     small = Engine(most=20)
     job, cluster = Job(graph=make_graph()), make_cluster(nodes=2, devices_per_node=4)

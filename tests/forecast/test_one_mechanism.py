@@ -22,7 +22,8 @@ from traincast.certainty._certainty import (
 from traincast.certainty._interval import GIVEN_JOB
 from traincast.forecast._corrections import _keep_promise
 from traincast.resources import grounds_of, power
-from traincast.spec import Forecast, Job, Narrowing, Parallelism
+from traincast.spec import Forecast, Job, Parallelism
+from traincast.spec._result import Narrowing
 
 CLUSTER = catalog.cluster(device="h100-sxm-80g", nodes=1, devices_per_node=8)
 

@@ -7,7 +7,7 @@ import pytest
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast._rampup import list_batches
 from traincast.plan._ask import ask
-from traincast.report import format_forecast
+from traincast.report._text import format_forecast
 from traincast.spec import Forecast, Parallelism, Question, WorkloadOptions
 from traincast.units import show_usd
 

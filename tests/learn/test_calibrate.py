@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.cost import Calibrated, choose_costs
-from traincast.cost._interaction import Interacting
+from traincast.cost import Calibrated
 from traincast.errors import InvalidInput, UnknownName
 from traincast.files import encode
 from traincast.forecast import forecast
@@ -445,12 +444,3 @@ def test_a_calibration_changes_what_the_command_line_forecasts(tmp_path: Path) -
         for extra in ([], ["--calibration", str(path)])
     )
     assert own["step"]["seconds"] != plain["step"]["seconds"]
-
-
-def test_the_interaction_network_corrects_only_layers_that_no_step_has_taught() -> None:
-    alone = operators(1, 25)
-    seconds = [true_seconds(load) for load in alone]
-    fit = refit(start_fit(alone, PEAKS), alone, seconds)
-    priced = to_machine_rates(fit, name="x", environment=HERE, loads=alone, seconds=seconds, measuring_s=1.0)
-    assert isinstance(choose_costs(priced), Interacting)
-    assert isinstance(choose_costs(make_calibration()), Calibrated)

@@ -10,7 +10,8 @@ from traincast.catalog import find_region, list_quotes, region
 from traincast.errors import InvalidInput
 from traincast.forecast import answer
 from traincast.plan import decide, price_everywhere, read_prices
-from traincast.report import describe_range, format_prices
+from traincast.report import format_prices
+from traincast.report._prices import describe_range
 from traincast.spec import Question, WorkloadOptions
 
 TODAY = datetime.date(2026, 11, 17)

@@ -16,10 +16,11 @@ from traincast.cost._roofline import Roofline
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import build_job, forecast, load_source
 from traincast.learn import learn
-from traincast.plan import SEARCHED, Limits, Space, job_quantile_s, meet_probability, plan, search_plans
+from traincast.plan import SEARCHED, Limits, Space, plan, search_plans
 from traincast.plan._advice import advise
 from traincast.plan._ask import decide
 from traincast.plan._fit import find_fit
+from traincast.plan._nouns import job_quantile_s, meet_probability
 from traincast.plan._search import search
 from traincast.plan._space import Shape, list_candidates
 from traincast.plan._vary import space_of

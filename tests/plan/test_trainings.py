@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks.recipes import judge, load_recipes
-from traincast.catalog import trainings
+from traincast.catalog._trainings import trainings
 from traincast.plan import decide
 from traincast.resolve import ask_in_words, find_training
 

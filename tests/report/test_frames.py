@@ -5,7 +5,8 @@ import pytest
 from traincast import forecast
 from traincast.errors import InvalidInput
 from traincast.plan import search_plans
-from traincast.report import list_rows, make_frame
+from traincast.report import make_frame
+from traincast.report._frames import list_rows
 from traincast.resolve import ask_in_words, build_cluster
 
 

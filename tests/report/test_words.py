@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.report import format_forecast
-from traincast.report._text import top_work
+from traincast.report._text import format_forecast, top_work
 from traincast.spec import BusyTime, Timeline
 from traincast.units import show_change, show_number, show_seconds
 

@@ -86,6 +86,15 @@ def test_the_given_run_is_the_smallest_of_its_job_and_is_not_asked() -> None:
     assert [row["n_gpus"] for row in asked] == [8, 4]
 
 
+def test_a_given_run_that_makes_a_source_worse_fails() -> None:
+    plain, better, worse = (
+        make_said("one", 12, step_s=step_s, way=way) for step_s, way in ((1.05, SHIPPED), (1.02, GIVEN), (1.08, GIVEN))
+    )
+    sample = make_sample(*plain)
+    assert gate.judge_given([*plain, *better], sample) == []
+    assert gate.judge_given([*plain, *worse], sample) == ["one: mean 5.0% without the given run, 8.0% with it"]
+
+
 def test_every_accepted_entry_gives_a_reason(tmp_path: Path) -> None:
     gate.read_accepted()
     path = tmp_path / "accepted.toml"

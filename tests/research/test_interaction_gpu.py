@@ -1,24 +1,14 @@
-"""The fit of the ensemble on GPUs: factors are found again, guards forbid, and averages keep the step."""
+"""The fit of factors by class and of the graph network on GPUs: factors are found again, and other families get better."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from research.fits.interaction_gpu import __main__ as fit
 from research.fits.interaction_gpu import data as data_module
-from research.fits.interaction_gpu.__main__ import (
-    _as_left_out,
-    apply_members,
-    fit_members,
-    mean_nearest,
-    share_table,
-    spread_out,
-)
-from research.fits.interaction_gpu.blend import NOTHING, choose, correct
 from research.fits.interaction_gpu.data import TIMM, Data, Program, Row, image_models
-from research.fits.interaction_gpu.members import Table, apply_kinds, fit_kinds
-from traincast.cost._interaction.ensemble import Blend
+from research.fits.interaction_gpu.members import Table, fit_classes, fit_network
 from traincast.cost._interaction.nodes import AROUND, OWN
 
 CLASSES = ("conv 1x1 forward", "matmul single forward", "norm layer_norm forward")
@@ -42,61 +32,45 @@ def make_data(factors: tuple[float, ...], num_rows: int = 60) -> Data:
     return Data(programs=tuple(programs), rows=tuple(rows))
 
 
-def test_factors_by_class_are_found_again() -> None:
+def test_factors_by_class_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("research.fits.interaction_gpu.members.WIDE", 0.35)
     table = Table.of(make_data((1.4, 0.7, 1.0)))
-    logs = apply_kinds(table, fit_kinds(table, np.ones(60, dtype=bool)))
+    logs = fit_classes(table, np.ones(60, dtype=bool))[table.node_class]
     before, after = (np.abs(table.log_step(each) - table.log_measured).mean() for each in (np.zeros(180), logs))
     assert after < 0.2 * before
 
 
-def test_one_factor_for_each_class_keeps_the_step_of_one_operator_each() -> None:
-    table = Table.of(make_data((1.0, 1.0, 1.0)))
-    logs = np.random.default_rng(1).normal(0, 0.2, 180)
-    assert table.log_step(table.average(logs)) == pytest.approx(table.log_step(logs))
-
-
-def test_a_blend_that_makes_a_guard_worse_is_not_chosen() -> None:
-    blends = [NOTHING, Blend(weights=(1.0, 0.0, 0.0), reach=0.1), Blend(weights=(0.0, 1.0, 0.0), reach=0.1)]
-    groups = np.array(["images"] * 20 + ["others"] * 10)
-    guards = groups == "others"
-    errors = np.stack([np.full(30, 0.2), np.where(guards, 0.3, 0.05), np.where(guards, 0.21, 0.1)])
-    assert choose(blends, errors, groups, guards) is blends[2]
-    assert choose(blends, errors, groups, np.zeros(30, dtype=bool)) is blends[1]
-    worse = np.stack([np.full(30, 0.2), np.full(30, 0.3), np.full(30, 0.3)])
-    assert choose(blends, worse, groups, guards) is NOTHING
-
-
-def test_points_that_are_kept_lie_apart() -> None:
-    points = np.array([[0.0, 0.0], [0.001, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    assert sorted(spread_out(points, 10)) == [0, 2, 3]
-    assert len(spread_out(points, 2)) == 2
+def test_what_is_said_of_a_family_does_not_depend_on_its_steps() -> None:
+    data = make_data((1.4, 0.7, 1.0))
+    rows = np.ones(60, dtype=bool)
+    said = fit.leave_out(data, Table.of(data), rows)
+    own = [data.programs[row.program].family == "family1" for row in data.rows]
+    slower = tuple(
+        replace(row, measured_s=3 * row.measured_s) if mine else row for row, mine in zip(data.rows, own, strict=True)
+    )
+    again = fit.leave_out(replace(data, rows=slower), Table.of(replace(data, rows=slower)), rows)
+    assert again[own] == pytest.approx(said[own])
+    assert again[~np.array(own)] != pytest.approx(said[~np.array(own)])
 
 
 @pytest.mark.skipif(not TIMM.is_dir(), reason="needs the measured image models in ../shared")
-def test_weights_taught_by_some_families_make_forecasts_of_others_better_and_zeroed_weights_take_it_away() -> None:
-    """Out of sample: no family that is asked has taught anything, and no weight of a member was chosen by results."""
+def test_factors_and_graph_network_taught_by_some_families_make_forecasts_of_others_better() -> None:
     data = read_compiled(64)
     table = Table.of(data)
     families = [program.family for program in data.programs]
     names = sorted(set(families))
     known = np.array([names.index(families[row.program]) % 2 == 0 for row in data.rows])
-    left_out = _as_left_out(data, table, apply_members(table, fit_members(table, known)), distances(data, table, known))
-    zeroed = replace(left_out, logs={name: np.zeros_like(logs) for name, logs in left_out.logs.items()})
-    alike = Blend(weights=(1 / 3, 1 / 3, 1 / 3), reach=0.4)
+    told = {
+        "layers": np.zeros(len(table.node_class)), "classes": fit_classes(table, known)[table.node_class],
+        "graph": fit_network(table, known).apply(table),
+    }  # fmt: skip
     errors = {
-        name: np.abs(np.expm1(table.log_step(table.average(correct(table, each, alike))) - table.log_measured))
-        for name, each in (("taught", left_out), ("zeroed", zeroed))
+        name: float(np.abs(np.expm1(table.log_step(logs) - table.log_measured))[~known].mean())
+        for name, logs in told.items()
     }
-    asked = {name: float(each[~known].mean()) for name, each in errors.items()}
     assert (~known).sum() >= 20
-    assert asked["taught"] < 0.95 * asked["zeroed"], asked
-
-
-def distances(data: Data, table: Table, known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of every program from those that taught."""
-    shares = share_table(data, table)
-    taught = shares[sorted(set(table.row_program[known].tolist()))]
-    return np.array([mean_nearest(taught, one) for one in shares])
+    assert errors["classes"] < 0.97 * errors["layers"], errors
+    assert errors["graph"] < 0.97 * errors["layers"], errors
 
 
 def read_compiled(count: int) -> Data:

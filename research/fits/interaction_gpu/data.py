@@ -54,7 +54,7 @@ OLD, NEW = "pytorch-1", "pytorch"
 SCALING = ("compute", "memory", "bubble")
 """Parts of a timeline that follow the operators; the rest stays."""
 PHYSICS = ("cost", "lower", "simulate", "catalog")
-NOT_PHYSICS = ("ensemble.json.gz", "__init__.py")
+NOT_PHYSICS = ("operator_classes.json", "graph.safetensors", "__init__.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

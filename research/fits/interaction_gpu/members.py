@@ -1,4 +1,4 @@
-"""Rows of measured steps to the members of the ensemble: factors by class, and networks on operators alone or with neighbours."""
+"""Rows of measured steps to what corrects the operators of a program: a factor for each class, or a graph network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fits.interaction_gpu.data import Data
-from traincast.cost._interaction.nodes import BEHAVIOURS, OWN
+from traincast.cost._interaction.nodes import LAST
 
 Array = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -19,10 +19,9 @@ WIDTH, EPOCHS, RATE, BATCH = 28, 20, 5e-3, 48
 KEEP_SMALL = 0.05
 """Weight of the mean square of corrections, weighed by time, beside the loss of a step."""
 HUBER = 0.15
-NOISE, WIDE, NARROW = 0.10, 0.35, 0.15
-"""Of a step's log error in the fit of factors by class; prior standard deviations of a class and of what it has alone in one
-behaviour or layout."""
-LAST = " channels last"
+NOISE, WIDE, NARROW = 0.10, 0.05, 0.05
+"""Of a step's log error in the fit of factors by class; prior standard deviations of a class and of its memory format, of five
+pairs the one with which also the other GPU and the other version of PyTorch gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,6 @@ class Table:
 
     classes: tuple[str, ...]
     node_class: Places
-    node_behaviour: Places
     numbers: Array
     """Own numbers, then those around."""
     reference_s: Array
@@ -59,7 +57,6 @@ class Table:
         return Table(
             classes=tuple(names),
             node_class=np.array([place_of[name] for program in data.programs for name in program.classes], dtype=np.intp),
-            node_behaviour=np.repeat([BEHAVIOURS.index(program.behaviour) for program in data.programs], sizes),
             numbers=np.concatenate(
                 [np.concatenate([program.own, program.around], axis=1) for program in data.programs]
             ),
@@ -80,51 +77,32 @@ class Table:
         spent = self.entry_s * np.exp(logs[self.entry_node])
         return np.log(np.bincount(self.entry_row, weights=spent, minlength=len(self.rest_s)) + self.rest_s)
 
-    def average(self, logs: Array) -> Array:
-        """The same correction as the engine applies it: one factor for each class of a program."""
-        key = self.node_program * len(self.classes) + self.node_class
-        _, group = np.unique(key, return_inverse=True)
-        before = np.bincount(group, weights=self.reference_s)
-        after = np.bincount(group, weights=self.reference_s * np.exp(logs))
-        return np.log(after / before)[group]
 
-
-def fit_kinds(table: Table, rows: NDArray[np.bool_]) -> Array:
-    """Of each behaviour and class the logarithm of a factor: ridge regression towards none, by iterated least squares."""
-    number, behaviours = len(table.classes), len(BEHAVIOURS)
-    base = [table.classes.index(name.removesuffix(LAST)) if name.removesuffix(LAST) in table.classes else place
-            for place, name in enumerate(table.classes)]  # fmt: skip
-    # A factor is the sum of what the class has in all layouts, in its own, in a behaviour, and what a behaviour shares.
-    columns = number * (2 + behaviours) + behaviours
-    behaviour, sort = np.divmod(np.arange(behaviours * number), number)
-    make = np.zeros((behaviours * number, columns))
-    at = np.arange(behaviours * number)
-    make[at, np.array(base)[sort]] = WIDE
-    make[at, number + sort] += NARROW
-    make[at, number * (2 + behaviour) + sort] += NARROW
-    make[at, number * (2 + behaviours) + behaviour] += NARROW
+def fit_classes(table: Table, rows: NDArray[np.bool_]) -> Array:
+    """Of each class the logarithm of a factor: ridge regression towards none, by iterated least squares."""
+    number = len(table.classes)
+    place_of = {name: place for place, name in enumerate(table.classes)}
+    base = [place_of.get(name.removesuffix(LAST), place) for place, name in enumerate(table.classes)]
+    # A factor is the product of what the class has in all memory formats and in its own.
+    make = np.zeros((number, 2 * number))
+    make[np.arange(number), base] = WIDE
+    make[np.arange(number), number + np.arange(number)] = NARROW
     chosen = np.flatnonzero(rows)
     entries = rows[table.entry_row]
     back = np.zeros(len(rows), dtype=np.intp)
     back[chosen] = np.arange(len(chosen))
-    node_key = table.node_behaviour * number + table.node_class
-    key = back[table.entry_row[entries]] * (behaviours * number) + node_key[table.entry_node[entries]]
-    spent = np.bincount(key, weights=table.entry_s[entries], minlength=len(chosen) * behaviours * number)
-    spent = spent.reshape(len(chosen), -1)
-    theta = np.zeros(columns)
+    key = back[table.entry_row[entries]] * number + table.node_class[table.entry_node[entries]]
+    spent = np.bincount(key, weights=table.entry_s[entries], minlength=len(chosen) * number).reshape(-1, number)
+    theta = np.zeros(2 * number)
     for _ in range(8):
         scaled = spent * np.exp(make @ theta)
         total = scaled.sum(axis=1) + table.rest_s[chosen]
         slope = (scaled / total[:, None]) @ make
         missed = np.log(total) - table.log_measured[chosen]
-        trust = table.weight[chosen] * np.minimum(1.0, HUBER / np.maximum(np.abs(missed), 1e-9)) / NOISE**2
-        normal = slope.T @ (slope * trust[:, None]) + np.eye(columns)
+        trust = np.minimum(1.0, HUBER / np.maximum(np.abs(missed), 1e-9)) / NOISE**2
+        normal = slope.T @ (slope * trust[:, None]) + np.eye(2 * number)
         theta = np.linalg.solve(normal, slope.T @ (trust * (slope @ theta - missed)))
-    return np.clip(make @ theta, -1.0, 1.0).reshape(behaviours, number)
-
-
-def apply_kinds(table: Table, logs: Array) -> Array:
-    return np.asarray(logs[table.node_behaviour, table.node_class])
+    return np.asarray(make @ theta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +116,10 @@ class Trained:
     middle: Array
     middle_bias: Array
     leave: Array
-    hears: bool
     bound: float
 
     def apply(self, table: Table) -> Array:
-        numbers = table.numbers if self.hears else table.numbers[:, : len(OWN)]
-        scaled = np.clip((numbers - self.centre) / self.scale, -3.0, 3.0)
+        scaled = np.clip((table.numbers - self.centre) / self.scale, -3.0, 3.0)
         state = np.tanh(scaled @ self.enter + self.enter_class[table.node_class])
         state = np.tanh(state @ self.middle + self.middle_bias)
         return np.asarray(self.bound * np.tanh(state @ self.leave / self.bound))
@@ -153,7 +129,6 @@ def fit_network(
     table: Table,
     rows: NDArray[np.bool_],
     *,
-    hears: bool,
     seed: int = 0,
     bound: float = BOUND,
     keep_small: float = KEEP_SMALL,
@@ -166,7 +141,7 @@ def fit_network(
     known = np.zeros(len(table.first) - 1, dtype=bool)
     known[table.row_program[rows]] = True
     inside = known[table.node_program]
-    numbers = table.numbers if hears else table.numbers[:, : len(OWN)]
+    numbers = table.numbers
     centre, scale = numbers[inside].mean(axis=0), numbers[inside].std(axis=0) + 1e-3
     wide = numbers.shape[1]
     inputs = torch.tensor(np.clip((numbers - centre) / scale, -3, 3), dtype=torch.float32)
@@ -206,7 +181,7 @@ def fit_network(
     found = [one.detach().double().numpy() for one in weights]
     return Trained(
         centre=centre, scale=scale, enter=found[0], enter_class=found[1], middle=found[2], middle_bias=found[3],
-        leave=found[4], hears=hears, bound=bound,
+        leave=found[4], bound=bound,
     )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from research.fits.interaction_gpu.data import Data
 from research.fits.interaction_gpu.members import Table, fit_network
 from research.fits.methods.__main__ import FOLDS, describe_errors, fold_rows, tell
 from research.fits.weights import save_graph_network
-from traincast.cost._interaction.ensemble import NodeNetwork
-from traincast.cost._interaction.pricing import GRAPH
+from traincast.cost._interaction.pricing import GRAPH, NodeNetwork
 
 
 def with_conditions(data: Data) -> Data:
@@ -32,7 +31,7 @@ def train(data: Data, *, write: bool) -> None:
     for one in range(FOLDS):
         asked = fold == one
         for name, table in (("graph", plain), ("graph with conditions", told)):
-            network = fit_network(table, ~asked, hears=True)
+            network = fit_network(table, ~asked)
             found[name][asked] = table.log_step(network.apply(table))[asked]
     found["layers"] = plain.log_step(np.zeros(len(plain.node_class)))
     errors = {name: np.abs(np.expm1(logs - plain.log_measured)) for name, logs in found.items()}
@@ -41,7 +40,7 @@ def train(data: Data, *, write: bool) -> None:
         cells = "; ".join(f"{method} {describe_errors(each[there])}" for method, each in errors.items())
         tell(f"{name} n {int(there.sum())}: {cells}")
     if write:
-        network = fit_network(told, np.ones(len(fold), dtype=bool), hears=True)
+        network = fit_network(told, np.ones(len(fold), dtype=bool))
         arrays = {
             name: getattr(network, name)
             for name in ("centre", "scale", "enter", "enter_class", "middle", "middle_bias", "leave")
@@ -49,6 +48,6 @@ def train(data: Data, *, write: bool) -> None:
         classes = {name: place for place, name in enumerate(told.classes)}
         note = describe_errors(errors["graph with conditions"])
         save_graph_network(
-            NodeNetwork(classes=classes, bound=network.bound, hears=True, **arrays), GRAPH, left_out=note,
+            NodeNetwork(classes=classes, bound=network.bound, **arrays), GRAPH, left_out=note,
             made_by="python -m research.fits.methods scaledl",
         )  # fmt: skip

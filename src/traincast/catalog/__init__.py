@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 __all__ = [
-    "Offer", "cluster", "cluster_from", "dataset", "datasets", "device", "device_entry", "devices", "from_shape",
-    "link", "links", "make_link", "node", "nodes", "read_cluster", "workload", "workloads",
+    "cluster", "cluster_from", "device", "device_entry", "devices", "from_shape",
+    "link", "links", "make_link", "node", "nodes", "workload", "workloads",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from traincast.catalog._constants import read_constant_table, read_constants
-    from traincast.catalog._datasets import dataset, datasets, usual_dataset
+    from traincast.catalog._datasets import usual_dataset
     from traincast.catalog._devices import device, device_entry, devices, usual_node_size
     from traincast.catalog._kernels import kernel_rules
     from traincast.catalog._links import link, links, make_link
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from traincast.catalog._models.styles import STYLES
     from traincast.catalog._names import load_facts
     from traincast.catalog._nodes import (
-        Offer,
         Quote,
         cluster,
         cluster_from,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
         list_quotes,
         node,
         nodes,
-        read_cluster,
         usual_threads,
     )
     from traincast.catalog._records import KINDS, entry_names, find_record, kind_of, list_records, plural_kind
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
         with_version,
     )
     from traincast.catalog._targets import target_of
-    from traincast.catalog._trainings import Training, training_of, trainings
+    from traincast.catalog._trainings import Training, training_of
     from traincast.catalog._workloads import (
         from_shape,
         has_varying_inputs,

@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 if TYPE_CHECKING:
-    from traincast.certainty._arbitrate import (
-        Answer,
-        ask_gpu_reuse,
-        choose_answer,
-        correct_by_reuse,
-        describe_run,
-        is_plainly_replicated,
-        prefer_reuse,
-    )
+    from traincast.certainty._arbitrate import Answer, choose_answer, is_plainly_replicated
     from traincast.certainty._certainty import describe_setting, hopeful_memory_errors, memory_errors
     from traincast.certainty._gaussian_process import NOISE, Array, ErrorProcess, Shares, condition, correct, nearest
     from traincast.certainty._interval import (

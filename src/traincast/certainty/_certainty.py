@@ -85,19 +85,29 @@ def call_seconds(stack: Stack) -> float:
     return stack.forward_call_s + stack.backward_call_s + 2 * stack.launch_s
 
 
-def input_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
-    """That a slow pipeline takes for the inputs of a step of one device; 0 where the user or the stack says that it keeps up.
-    Labels, which nothing reads before the loss, are not decoded."""
-    says = (job.loading_samples_per_s, job.decode_samples_per_s, job.storage_bytes_per_s)
-    if job.stack.recipe.keeps_fed or any(one is not None for one in says):
+def feature_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
+    """That a loop takes for the features of the sound of one device's step, which it makes by itself (recurrent networks); 0 for
+    other networks, whose loaders are taken to keep up."""
+    if setting.family != "recurrent" or _keeps_up(job):
         return 0.0
     graph, fixed = job.graph, beliefs()
-    if setting.family == "recurrent":
-        return plan.micro_batches * (
-            count_read(graph) / fixed.sound_values_per_s + graph.batch_size / fixed.core_samples_per_s
-        )
+    core_s = count_read(graph) / fixed.sound_values_per_s + graph.batch_size / fixed.core_samples_per_s
+    return plan.micro_batches * core_s
+
+
+def loader_seconds(job: Job, plan: Parallelism, setting: "Setting") -> float:
+    """That a usual loader takes for the inputs of a step of one device; 0 where the user or the stack says that it keeps up.
+    Labels, which nothing reads before the loss, are not decoded."""
+    if setting.family == "recurrent" or _keeps_up(job):
+        return 0.0
+    graph, fixed = job.graph, beliefs()
     core_s = count_read(graph) / fixed.core_values_per_s + graph.batch_size / fixed.core_samples_per_s
     return plan.micro_batches * core_s / count_workers(setting.device)
+
+
+def _keeps_up(job: Job) -> bool:
+    says = (job.loading_samples_per_s, job.decode_samples_per_s, job.storage_bytes_per_s)
+    return job.stack.recipe.keeps_fed or any(one is not None for one in says)
 
 
 def count_workers(device: str) -> float:
@@ -128,9 +138,9 @@ def step_sensitivity(
     """`operators`: the log error that the operators' own intervals give the step. `host`: the host's time to issue a step over
     the devices' to do it; `call_s`: what a call was taken to cost for that. `exposed`: the share of the step in communication
     that nothing hides. `bandwidth`: that in kernels that memory limits, which a stack may fuse. `inputs`: the time in which
-    a slow pipeline makes the inputs of a step, over the step's: one pipeline in twenty is slower, which is 1.6 standard
-    deviations. `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time.
-    `by_data`: what some operators do depends on the data."""
+    the loop makes the features of a step, over the step's: one host in twenty is slower, which is 1.6 standard deviations.
+    `ring_steps_per_s`: steps of rings between nodes that kernels wait for, in a second of the devices' time. `by_data`: what
+    some operators do depends on the data."""
     fixed = beliefs()
     call_s = fixed.host_least_s if call_s is None else call_s
     unsure = min(max(0.0, operators), fixed.most_operators)
@@ -222,6 +232,8 @@ class Experience:
     usual: Sides = (1.0, 1.0)
     """The scale that runs like its own would have under a new stack, by their parts."""
     num_models: int = 0
+    num_publishers: int = 1
+    """That ran it."""
     cells: tuple[Cell, ...] = ()
     """Its own errors, alike ones together."""
 
@@ -539,7 +551,9 @@ class Certainty:
         sort = sort_of(novelty)
         table = self.quantiles.get(sort) or self.quantiles[""]
         own = self.known.get(setting.stack) if setting else None
-        apart = self.apart if own is not None and own.has_scale else 0.0
+        # Errors about what a stack's own publishers have in common, and about what the next one has: with one publisher both
+        # effects count, with many the stack's own errors hold them.
+        apart = self.apart * math.sqrt(2 / own.num_publishers) if own is not None and own.has_scale else 0.0
         if setting is not None and own is not None and own.has_scale and own.cells:
             # A table lives as long as its answers, and a question differs in little from the next.
             mixed = self._mixed.get((sort, setting))
@@ -596,11 +610,12 @@ def describe_novelty(
     setting: Setting,
     *,
     host: float = 0.0,
-    inputs: float = 0.0,
+    loader: float = 0.0,
     ring_steps_per_s: float = 0.0,
     by_data: bool = False,
 ) -> tuple[str, ...]:
-    """What is new, in words, the most telling first. The rest: as in `step_sensitivity`."""
+    """What is new, in words, the most telling first. `loader`: the time of a usual loader over the step's, which no interval
+    holds. The rest: as in `step_sensitivity`."""
     says = {
         "new stack": f"no run of the stack {setting.stack} was measured",
         "version new to the stack": f"version {setting.version} of {setting.stack} was not measured",
@@ -629,8 +644,10 @@ def describe_novelty(
         found.insert(1, f"what a call costs the host was not measured with {setting.stack}")
     if values["new stack"] and ring_steps_per_s * beliefs().late_ring_step_s > HOST_BOUND:
         found.insert(1, f"what rings between nodes cost that kernels wait for was not measured with {setting.stack}")
-    if values["new stack"] and inputs > 1:
-        found.insert(1, f"a usual loader would take {inputs:.1f} times as long as the step (--loading was not said)")
+    if loader > 1:
+        found.insert(
+            1, f"the loader is taken to keep up; a usual one takes {loader:.1f} times as long as the step (--loading)"
+        )
     return tuple(found)
 
 
@@ -694,6 +711,7 @@ def read_certainty(data: Mapping[str, Any]) -> Certainty:
             log_sigma=_read_sides(entry["log_sigma"]),
             usual=_read_sides(entry["usual"]),
             num_models=entry.get("num_models", 0),
+            num_publishers=entry.get("num_publishers", 1),
             cells=tuple([Cell(**{**cell, "values": tuple(cell["values"])}) for cell in entry.get("cells", ())]),
         )
         for name, entry in data["known"].items()

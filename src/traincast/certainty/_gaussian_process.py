@@ -31,6 +31,7 @@ class Deviations:
     """The constants of the document `own_runs`, which says what each is."""
 
     noise: float
+    repeats: float
     level: float
     job: float
     model: float
@@ -74,35 +75,61 @@ class Correction:
 
 
 @noun
+class _Solved:
+    """The process given the errors of some runs, where so much of an error is carried by its model."""
+
+    inverse: Array
+    weights: Array
+    carried: float
+    trust: float
+    """How much of each correction is given: what runs say of each other, where they were asked to."""
+
+
+@noun
 class ErrorProcess:
-    """The process given the errors of some runs, solved once."""
+    """The process given the errors of some runs, solved once for whoever asks about one device and once for several: what a
+    model carries from device to device says nothing of several, so there it must not take from what its job says."""
 
     features: "_Features"
     codes: dict[Hashable, int]
-    inverse: Array
-    weights: Array
-    trust: float = 1.0
-    """How much of each correction is given: what runs say of each other, where they were asked to."""
+    alone: _Solved
+    together: _Solved
 
     def predict(self, asked: Sequence[tuple[RunLabels, Shares]]) -> list[Correction]:
         right = _describe(asked, dict(self.codes))
-        across = _covariance(right, self.features)
-        variance = _prior_variance(right) - np.einsum("ij,jk,ik->i", across, self.inverse, across)
+        both = [self._predict(right, solved) for solved in (self.alone, self.together)]
+        return [both[int(waiting > 0)][place] for place, waiting in enumerate(right.waiting.tolist())]
+
+    def _predict(self, right: "_Features", solved: _Solved) -> list[Correction]:
+        across = _covariance(right, self.features, solved.carried)
+        variance = _prior_variance(right, solved.carried) - np.einsum("ij,jk,ik->i", across, solved.inverse, across)
         sigmas = np.sqrt(np.maximum(variance, 0.0) + NOISE**2)
         return [
-            Correction(log_ratio=ratio, log_sigma=sigma, num_runs=len(self.weights))
-            for ratio, sigma in zip((self.trust * (across @ self.weights)).tolist(), sigmas.tolist(), strict=True)
+            Correction(log_ratio=ratio, log_sigma=sigma, num_runs=len(solved.weights))
+            for ratio, sigma in zip((solved.trust * (across @ solved.weights)).tolist(), sigmas.tolist(), strict=True)
         ]
 
 
 def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> ErrorProcess:
     """The process given what is known; runs that the others do not expect count less. `shrink`: a correction is given as far as
-    the runs, each left out in turn, proved it on each other."""
+    the runs, each left out in turn, proved it on each other and as they are more than repeats of one measurement; of a run that
+    nothing makes us expect no more than an outlier's worth (Huber 1964)."""
     codes: dict[Hashable, int] = {}
     features = _describe([(run.labels, run.shares) for run in known], codes)
     errors = np.array([math.log(run.measured_s / run.forecast_s) for run in known])
-    between = _covariance(features, features)
-    inverse = np.linalg.inv(between + NOISE**2 * np.eye(len(known)))
+    together = _solve(features, errors, carried=0.0, shrink=shrink)
+    travels = bool((features.waiting == 0).any())
+    alone = _solve(features, errors, carried=SIGMA.carried, shrink=shrink) if travels else together
+    return ErrorProcess(features=features, codes=codes, alone=alone, together=together)
+
+
+def _solve(features: "_Features", errors: Array, *, carried: float, shrink: bool) -> _Solved:
+    between = _covariance(features, features, carried)
+    inverse = np.linalg.inv(between + NOISE**2 * np.eye(len(errors)))
+    if shrink:
+        own = np.diag(inverse)
+        missed, most = inverse @ errors / own, SIGMA.outlier / np.sqrt(own)
+        errors = errors - missed + np.clip(missed, -most, most)
     for _ in range(3):
         # What the others would have said of each run, and how far it is from that (leave-one-out residuals).
         own = np.diag(inverse)
@@ -112,8 +139,8 @@ def condition(known: Sequence[MeasuredForecast], *, shrink: bool = False) -> Err
         inverse = np.linalg.inv(between + np.diag(noise))
     solved = np.asarray(inverse, dtype=np.float64)
     weights = solved @ errors
-    trust = trust_of(errors, errors - weights / np.diag(solved)) if shrink else 1.0
-    return ErrorProcess(features=features, codes=codes, inverse=solved, weights=weights, trust=trust)
+    given = trust_of(errors, errors - weights / np.diag(solved)) * _surpass_repeats(errors) if shrink else 1.0
+    return _Solved(inverse=solved, weights=weights, carried=carried, trust=given)
 
 
 def trust_of(errors: Array, left_out: Array, *, doubt: float = SIGMA.doubt) -> float:
@@ -121,6 +148,12 @@ def trust_of(errors: Array, left_out: Array, *, doubt: float = SIGMA.doubt) -> f
     others miss by `doubt` outweighs; never below 0 or above 1."""
     prior = doubt**2
     return float(np.clip((errors @ left_out + prior) / (left_out @ left_out + prior), 0.0, 1.0))
+
+
+def _surpass_repeats(errors: Array) -> float:
+    """The part of the square of errors that is not what repeats differ by (James and Stein 1961)."""
+    square = float(np.mean(errors**2))
+    return square / (square + SIGMA.repeats**2)
 
 
 def correct(asked: Sequence[tuple[RunLabels, Shares]], known: Sequence[MeasuredForecast]) -> list[Correction | None]:
@@ -251,7 +284,7 @@ def expected_largest(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
-def _covariance(left: _Features, right: _Features) -> Array:
+def _covariance(left: _Features, right: _Features, carried: float) -> Array:
     job, model, family, device, stack, cluster, architecture = (
         np.equal(left.codes[:, i][:, None], right.codes[:, i][None, :]).astype(np.float64) for i in range(7)
     )
@@ -264,7 +297,7 @@ def _covariance(left: _Features, right: _Features) -> Array:
     kernels += SIGMA.level**2 * job + SIGMA.device**2 * device + SIGMA.stack**2 * stack + SIGMA.everything**2
     # Between devices only of runs on one: several have other hosts and networks beside them.
     alone = np.outer(left.waiting == 0, right.waiting == 0)
-    kernels += SIGMA.carried**2 * architecture * alone
+    kernels += carried**2 * architecture * alone
     kernels += SIGMA.kind**2 * device * stack * (left.mix @ right.mix.T)
     host = SIGMA.host_job**2 * job + stack * (SIGMA.host_stack**2 + SIGMA.host_device**2 * device)
     alike = job + (1 + model) * np.outer(left.varying, right.varying)
@@ -281,11 +314,11 @@ def _near(left: Array, right: Array, reach: float) -> Array:
     return np.asarray(np.exp(-0.5 * np.sum(gaps**2, axis=2) / reach**2), dtype=np.float64)
 
 
-def _prior_variance(features: _Features) -> Array:
+def _prior_variance(features: _Features, carried: float) -> Array:
     waiting = SIGMA.waiting**2 * (1 + 2 * features.varying) * features.waiting**2
     shared = (SIGMA.level, SIGMA.job, SIGMA.model, SIGMA.family, SIGMA.device, SIGMA.stack, SIGMA.everything)
     kernels = sum(one**2 for one in shared) + SIGMA.kind**2 * (features.mix**2).sum(axis=1)
-    kernels = kernels + SIGMA.carried**2 * (features.waiting == 0)
+    kernels = kernels + carried**2 * (features.waiting == 0)
     host = SIGMA.host_job**2 + SIGMA.host_stack**2 + SIGMA.host_device**2
     network = SIGMA.cluster**2 + SIGMA.placement**2 + SIGMA.network**2
     found = features.kernels**2 * kernels + features.host**2 * host + (1 - features.communication) ** 2 * waiting

@@ -15,8 +15,9 @@ from traincast.certainty._certainty import (
     clip_interval,
     describe_novelty,
     describe_setting,
-    input_seconds,
+    feature_seconds,
     load_certainty,
+    loader_seconds,
     sort_of,
     step_sensitivity,
 )
@@ -44,7 +45,7 @@ from traincast.spec import (
 from traincast.units import MINUTE_S, NORMAL_90
 
 GIVEN_JOB, GIVEN_DEVICE, GIVEN_STACK = "this job", "this stack on this device", "this stack"
-GIVEN_OPERATORS, GIVEN_INPUTS = "operators on this device", "the input pipeline"
+GIVEN_OPERATORS = "operators on this device"
 """What may be measured, as the fitted document names it."""
 WORTH = 0.9
 """A measurement that leaves more than this share of the width is not suggested."""
@@ -54,8 +55,6 @@ START_S = 120.0
 STEPS, LEAST_STEPS, PROFILE_S = 50, 5, 600.0
 """Of a short profile: fewer where fifty would take longer than ten minutes, but five at least."""
 CALIBRATION_S = 180.0
-LOADING_S = 60.0
-"""To run an input pipeline alone."""
 _OF_OPERATORS = ("new device", "new architecture", "new vendor")
 """What measuring operators on the device makes known, beside their own errors."""
 
@@ -99,10 +98,6 @@ def _measurements(
     words = f"operators measured on one {setting.device} (traincast calibrate)"
     after = certainty.interval(*with_operators(novelty, sensitivity), setting)
     yield GIVEN_OPERATORS, words, CALIBRATION_S, after
-    if sensitivity.get("inputs", (0.0, 0.0))[1] > 0:
-        words = "samples per second of the input pipeline alone, given with --loading"
-        fed = {**sensitivity, "inputs": (0.0, 0.0)}
-        yield GIVEN_INPUTS, words, LOADING_S, certainty.interval(novelty, fed, setting)
 
 
 def with_operators(novelty: Sequence[float], sensitivity: Sensitivity) -> tuple[list[float], Sensitivity]:
@@ -313,19 +308,19 @@ def with_novelty(
     setting = describe_setting(job, cluster, plan, remember=remember)
     novelty = certainty.novelty_of(setting)
     shares = timeline.shares
-    inputs = input_seconds(job, plan, setting) / timeline.duration_s if timeline.duration_s else 0.0
+    step_s = timeline.duration_s or math.inf
     sensitivity = step_sensitivity(
         operators=tally.operators_log_sigma, host=tally.host_share, exposed=shares.get("communication", 0.0),
         bandwidth=shares.get("memory", 0.0), call_s=call_seconds(job.stack),
-        inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s, by_data=tally.by_data,
+        inputs=feature_seconds(job, plan, setting) / step_s, ring_steps_per_s=tally.ring_steps_per_s, by_data=tally.by_data,
     )  # fmt: skip
     low, high = certainty.interval(novelty, sensitivity, setting)
     narrowing = suggest_narrowing(
         certainty, novelty, sensitivity, setting, step_s=timeline.duration_s, width_now=_width((low, high))
     )
     new = describe_novelty(
-        novelty, setting, host=tally.host_share, inputs=inputs, ring_steps_per_s=tally.ring_steps_per_s,
-        by_data=tally.by_data,
+        novelty, setting, host=tally.host_share, loader=loader_seconds(job, plan, setting) / step_s,
+        ring_steps_per_s=tally.ring_steps_per_s, by_data=tally.by_data,
     )[:MOST_SAID]  # fmt: skip
     because = new or (f"runs of {setting.stack} like this one were measured",)
     return Assured(step=_estimate(timeline, tally, low, high), because=because, narrowing=narrowing)

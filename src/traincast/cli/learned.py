@@ -83,6 +83,6 @@ def costs_of(calibration: "Calibration | None") -> "CostModel | None":
     """The cost model of a machine that was calibrated; None where it was not."""
     if calibration is None or calibration.machine is None:
         return None
-    from traincast.cost import Pricing, choose_costs
+    from traincast.cost import Calibrated, Pricing
 
-    return choose_costs(calibration.machine, others=Pricing().estimate)
+    return Calibrated(rates=calibration.machine, others=Pricing().estimate)

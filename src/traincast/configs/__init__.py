@@ -7,8 +7,8 @@ from traincast.facade import load_lazily
 if TYPE_CHECKING:
     from traincast.configs._logs import RunLog, is_log, read_log
     from traincast.configs._merge import merge_configs
-    from traincast.configs._models import DESCRIBED, find_model
-    from traincast.configs._nouns import ConfigFormat, Draft, Reading, Sheet
+    from traincast.configs._models import DESCRIBED
+    from traincast.configs._nouns import ConfigFormat, Draft, Sheet
     from traincast.configs._read import read_config
     from traincast.configs._registry import FORMATS
     from traincast.configs._write import list_unwritten, writable, write_config, write_yaml

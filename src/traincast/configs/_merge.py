@@ -11,7 +11,7 @@ from traincast.configs._models import describes_whole, find_model, find_sizes, o
 from traincast.configs._nouns import ASSUMED, SAID, Reading, Setting
 from traincast.configs._read import read_config
 from traincast.errors import InvalidInput
-from traincast.spec import Question, WorkloadOptions
+from traincast.spec import Notes, Question, WorkloadOptions
 
 MOST_NAMES = 12
 """Keys of one table beyond which only the table and their number are named."""
@@ -33,13 +33,12 @@ def merge_configs(question: Question, *, local: bool = True) -> Question:
 
 
 def _fill_in(question: Question, readings: Sequence[Reading]) -> Question:
-    said: list[str] = []
     flags = flatten_question(question)
-    chosen = _choose(readings, flags, said)
-    _sharpen_precision(chosen, said)
+    chosen, said = _choose(readings, flags)
+    said += _sharpen_precision(chosen)
     for name in _superseded(flags, chosen):
         chosen.pop(name, None)
-    _complete_epochs(flags, chosen, said)
+    said += _complete_epochs(flags, chosen)
     sections: dict[str, dict[str, Any]] = {"workload": {}, "cluster": {}, "parallelism": {}, "job": {}}
     for name, setting in chosen.items():
         section, _, field = name.partition(".")
@@ -87,9 +86,10 @@ def flatten_question(question: Question) -> dict[str, Any]:
     return {**found, **({"source": question.source} if question.source else {})}
 
 
-def _choose(readings: Sequence[Reading], flags: Mapping[str, Any], said: list[str]) -> dict[str, Setting]:
+def _choose(readings: Sequence[Reading], flags: Mapping[str, Any]) -> tuple[dict[str, Setting], Notes]:
     """For each field the strongest setting, of equal ones the last; two that differ are named."""
     chosen: dict[str, tuple[Setting, Reading]] = {}
+    said = []
     for reading in readings:
         for name, setting in reading.settings.items():
             known = chosen.get(name)
@@ -106,25 +106,25 @@ def _choose(readings: Sequence[Reading], flags: Mapping[str, Any], said: list[st
                     f"{setting.value} ({setting.origin}): {setting.value} is taken"
                 )
             chosen[name] = (setting, reading)
-    return {name: setting for name, (setting, _) in chosen.items()}
+    return {name: setting for name, (setting, _) in chosen.items()}, tuple(said)
 
 
-def _sharpen_precision(chosen: dict[str, Setting], said: list[str]) -> None:
+def _sharpen_precision(chosen: dict[str, Setting]) -> Notes:
     """A trainer's half precision under an engine that keeps fp32 copies of half-precision weights."""
     engine, word = chosen.get("job.stack"), chosen.get("workload.precision")
     if engine is None or word is None or engine.value != "deepspeed" or word.strength == SAID:
-        return
-    if word.value in ("bf16-amp", "fp16-amp"):
-        chosen["workload.precision"] = dataclasses.replace(word, value=word.value.removesuffix("-amp"))
-        said.append(f"{word.origin} under {engine.value}: weights in {word.value[:4]} with fp32 copies")
+        return ()
+    if word.value not in ("bf16-amp", "fp16-amp"):
+        return ()
+    chosen["workload.precision"] = dataclasses.replace(word, value=word.value.removesuffix("-amp"))
+    return (f"{word.origin} under {engine.value}: weights in {word.value[:4]} with fp32 copies",)
 
 
 def _superseded(flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> set[str]:
     """What a file says in another way than a flag does: its length in epochs where the flag gives steps, and the like."""
     gone = set(flags)
-    for group in (_LENGTHS,):
-        if any(name in flags for name in group):
-            gone |= set(group)
+    if any(name in flags for name in _LENGTHS):
+        gone |= set(_LENGTHS)
     if "cluster.node" in flags:
         gone |= {"cluster.device"}
     if "cluster.groups" in flags:
@@ -152,12 +152,14 @@ def _degrees(flags: Mapping[str, Any]) -> bool:
     return any(f"parallelism.{axis}" in flags for axis in ("tensor", "pipeline", "context"))
 
 
-def _complete_epochs(flags: Mapping[str, Any], chosen: dict[str, Setting], said: list[str]) -> None:
+def _complete_epochs(flags: Mapping[str, Any], chosen: dict[str, Setting]) -> Notes:
     """Epochs say how long a job is only where the samples of one are known."""
-    if "job.epochs" in chosen and not any(name in flags or name in chosen for name in ("job.epoch_samples",)):
-        epochs = chosen.pop("job.epochs").value
-        if not any(name in chosen or name in flags for name in _LENGTHS):
-            said.append(f"{epochs:g} epochs of unknown length; one step is forecast (give --epoch-samples)")
+    if "job.epochs" not in chosen or "job.epoch_samples" in flags or "job.epoch_samples" in chosen:
+        return ()
+    epochs = chosen.pop("job.epochs").value
+    if any(name in chosen or name in flags for name in _LENGTHS):
+        return ()
+    return (f"{epochs:g} epochs of unknown length; one step is forecast (give --epoch-samples)",)
 
 
 def _override(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _override(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def describe(reading: Reading, flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> list[str]:
+def describe(reading: Reading, flags: Mapping[str, Any], chosen: Mapping[str, Setting]) -> Notes:
     """What a reader of the answer must know about a file."""
     said = [f"{reading.name}: {note}" for note in reading.notes]
     for name, setting in reading.settings.items():
@@ -179,7 +181,7 @@ def describe(reading: Reading, flags: Mapping[str, Any], chosen: Mapping[str, Se
         said.append(
             f"{reading.name}: without effect on time and memory: {name_keys(reading.harmless, most=MOST_HARMLESS)}"
         )
-    return said
+    return tuple(said)
 
 
 def name_keys(keys: Iterable[str], *, most: int = 60) -> str:

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from traincast.cost._alignment import note_kernels
     from traincast.cost._bounds import is_systolic, product_flop_per_s
     from traincast.cost._cached import Cached
-    from traincast.cost._calibrated import Calibrated, choose_costs
+    from traincast.cost._calibrated import Calibrated
     from traincast.cost._collectives import Pipelined
-    from traincast.cost._interaction import WEIGHTS, Interacting, Network, load_network
-    from traincast.cost._interaction.ensemble import Correction, Ensemble, is_gpu, scale_estimates
+    from traincast.cost._interaction.classes import ClassFactors, infers_images, is_gpu
     from traincast.cost._interaction.nodes import Nodes, describe_nodes
     from traincast.cost._known import COST_MODELS, name_costs
     from traincast.cost._learned import load_learned, with_levels

@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable
 
 from traincast.catalog import read_constant_table
-from traincast.cost import CostModel
-from traincast.cost._interaction import WEIGHTS, Interacting, load_network
 from traincast.errors import InvalidInput
 from traincast.noun import noun
 from traincast.spec import Cluster, Estimate, MachineRates, Op, Stage
@@ -57,16 +55,6 @@ def clock_scale(wall_scale: float, cluster: Cluster) -> float:
 def slowest_speed(cluster: Cluster) -> float:
     """A synchronous step waits for the slowest node; a CPU share of a quarter is a speed of 0.25."""
     return min(group.speed for group in cluster.groups)
-
-
-def choose_costs(rates: MachineRates, *, others: Others | None = None) -> CostModel:
-    """The cost model a forecast should use: the interaction network corrects layers that never saw a whole step. It proved better
-    there on families left out, and not above layers that steps have taught already (ADR 14)."""
-    base = Calibrated(rates=rates, others=others)
-    scales = (rates.step_compute_scale, rates.step_memory_scale, rates.step_overhead_scale)
-    if any(scale != 1.0 for scale in scales) or not WEIGHTS.is_file():
-        return base
-    return Interacting(base=base, network=load_network())
 
 
 def _with_interval(seconds: float, log_spread: float, *, limit: str, ground: str) -> Estimate:

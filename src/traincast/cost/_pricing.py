@@ -8,7 +8,7 @@ from traincast.cost import OpModel
 from traincast.cost._alignment import CONSTANTS as ALIGNMENT
 from traincast.cost._alignment import row_alignment
 from traincast.cost._collectives import Pipelined
-from traincast.cost._interaction.ensemble import Ensemble, default_ensemble
+from traincast.cost._interaction.classes import ClassFactors, load_class_factors
 from traincast.cost._learned import WEIGHTS, load_learned
 from traincast.cost._roofline import Roofline
 from traincast.cost._routes import find_route, part_replicas
@@ -39,8 +39,8 @@ class Pricing:
     ops: OpModel = field(default_factory=default_ops)
     collectives: CollectiveModel = field(default_factory=Pipelined)
     stack: Stack = field(default_factory=Stack)
-    interaction: "Ensemble | None" = field(default_factory=default_ensemble)
-    """What corrects the operators of a whole program on GPUs; an engine asks it once for each program."""
+    interaction: ClassFactors | None = field(default_factory=load_class_factors)
+    """What corrects the operators of whole programs that infer images on GPUs; an engine applies it."""
 
     def estimate(self, stage: Stage, cluster: Cluster) -> tuple[Estimate, ...]:
         return self.estimate_parts(stage, cluster, remember=compute)

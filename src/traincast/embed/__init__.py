@@ -7,7 +7,6 @@ from traincast.facade import load_lazily
 if TYPE_CHECKING:
     from traincast.embed._features import data_type
     from traincast.embed._known import KNOWN, UNFAMILIAR, Neighbour, load_atlas, widen
-    from traincast.embed._on_gpus import ON_GPUS, GpuAnswer, load_gpu_reuse
     from traincast.embed._predictor import describe_step, load_predictor
     from traincast.embed._summary import Summary, summarize
 

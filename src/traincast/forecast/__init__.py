@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     )
     from traincast.forecast._engine import Engine, Shown
     from traincast.forecast._jobs import build_job, load_graph, load_source, pose, pose_job, pose_with
-    from traincast.forecast._memory import (
-        DeviceMemory,
-        find_fullest,
-        outside_bytes,
-        overheads_of,
-        profile_stages,
-        trace_memory,
-        watch_device,
-    )
+    from traincast.forecast._memory import DeviceMemory, outside_bytes, trace_memory, watch_device
     from traincast.forecast._methods import adapt_twelve
     from traincast.forecast._parts import explain_parts
     from traincast.forecast._tune import COMMUNICATING, MAX_STEPS, KnownStep, know_step, slow_down, tune

@@ -13,24 +13,22 @@ from traincast.certainty import (
     Assured,
     Tally,
     choose_answer,
-    correct_by_reuse,
     describe_setting,
     hopeful_memory_errors,
     memory_errors,
-    prefer_reuse,
     tally_program,
     with_interval,
     with_novelty,
 )
 from traincast.cost import (
-    Correction,
+    ClassFactors,
     CostModel,
-    Ensemble,
     OpModel,
     PartwiseCostModel,
     Pricing,
     describe_host,
     describe_links,
+    infers_images,
     is_gpu,
     mark_software,
     name_costs,
@@ -215,29 +213,23 @@ class Engine:
                 )
         return tuple([made[id(stage.tasks)] for stage in program.stages])
 
-    def correct(self, job: Job, cluster: Cluster) -> Correction | None:
-        """What measured whole steps say of the operators of a job's program; None where nobody measured anything like it. It
-        follows from the program before any plan splits it, so every plan and every bound is corrected alike."""
+    def correct(self, job: Job, cluster: Cluster) -> ClassFactors | None:
+        """What measured whole steps say of the operators of a job's program; None where nothing that they say helps. It follows
+        from the program before any plan splits it, so every plan and every bound is corrected alike."""
         model = self.model(job)
-        if not isinstance(model, Pricing) or model.interaction is None:
+        if not isinstance(model, Pricing) or not all(is_gpu(group.device) for group in cluster.groups):
             return None
-        if not all(is_gpu(group.device) for group in cluster.groups):
-            return None
-        whole = split_model(job.graph, _ALONE, compiled=job.compiled, remember=self._remember)
-        found = self._remember(_correct, model.interaction, whole)
-        if found is None:
-            return self._remember(correct_by_reuse, whole, job.graph, job.compiled)
-        return self._remember(prefer_reuse, found, job.graph, job.compiled)
+        return model.interaction if self._remember(infers_images, job.graph) else None
 
     def _price_stage(
         self, model: CostModel, tasks: tuple[Task, ...], repeats: tuple[Repeat, ...], tensors: tuple[Tensor, ...],
-        cluster: Cluster, correction: Correction | None, replayed: bool,
+        cluster: Cluster, correction: ClassFactors | None, replayed: bool,
     ) -> tuple[Estimate, ...]:  # fmt: skip
         stage = Stage(tasks=tasks, repeats=repeats, tensors=tensors)
         return self._price(model, stage, cluster, correction, replayed=replayed)
 
     def _price(
-        self, model: CostModel, stage: Stage, cluster: Cluster, correction: Correction | None, *, replayed: bool
+        self, model: CostModel, stage: Stage, cluster: Cluster, correction: ClassFactors | None, *, replayed: bool
     ) -> tuple[Estimate, ...]:
         if isinstance(model, PartwiseCostModel):
             priced = model.estimate_parts(stage, cluster, remember=self._remember)
@@ -344,9 +336,7 @@ class Engine:
         plan, timeline = run.program.parallelism, run.timeline
         tally = tally_program(run.program, run.estimates, cluster, remember=self._remember)
         sure = self._cover_links(self._interval(timeline, tally, job, cluster, plan), run, job, cluster)
-        own = self.own_costs(job)
-        source = getattr(own, "source", "layers")
-        chosen = choose_answer(job.graph, sure.step, source=source, remember=self._remember)
+        chosen = choose_answer(job.graph, sure.step, remember=self._remember)
         sure = sure.given_as(chosen.step, unlike=chosen.is_unlike)
         resources = describe_activity(job, cluster, plan, timeline) if timeline.spans else ()
         resources = as_sure_as(resources, chosen.step)
@@ -439,7 +429,7 @@ class Engine:
 
     def _work_of(
         self, whole: Stage, plan: Parallelism, compiled: bool, cluster: Cluster, model: CostModel, replayed: bool,
-        correction: Correction | None,
+        correction: ClassFactors | None,
     ) -> "Work":  # fmt: skip
         from traincast.forecast._bounds import add_up_work, passes_of
 
@@ -483,21 +473,17 @@ def _alike(cluster: Cluster, group: NodeGroup) -> Cluster:
 
 
 def _price_machine(rates: MachineRates) -> CostModel:
-    from traincast.cost import choose_costs
+    from traincast.cost import Calibrated
 
-    return choose_costs(rates, others=Pricing().estimate)
+    return Calibrated(rates=rates, others=Pricing().estimate)
 
 
 def _price_under(software: Stack) -> Pricing:
     return Pricing(stack=software)
 
 
-def _correct(ensemble: Ensemble, whole: Stage) -> Correction | None:
-    return ensemble.correct(whole)
-
-
 def _scale_classes(
-    correction: Correction, tasks: tuple[Task, ...], estimates: tuple[Estimate, ...]
+    correction: ClassFactors, tasks: tuple[Task, ...], estimates: tuple[Estimate, ...]
 ) -> tuple[Estimate, ...]:
     return correction.apply(tasks, estimates)
 
@@ -558,7 +544,6 @@ def _fill_in(
             *describe_checkpoints(job, made["job"]),
             *chosen.notes,
         ),
-        source=chosen.source,
         run_utilization=expect_run_utilization(job, cluster, plan, timeline),
     )
 

@@ -5,13 +5,7 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 if TYPE_CHECKING:
-    from traincast.learn._calibrations import (
-        calibrations_folder,
-        load_calibration,
-        rates_of,
-        save_calibration,
-        to_machine_rates,
-    )
+    from traincast.learn._calibrations import calibrations_folder, rates_of, save_calibration, to_machine_rates
     from traincast.learn._choose import choose_loads, expected_cost_s
     from traincast.learn._fit import RatesFit, refit, start_fit
     from traincast.learn._levels import learn_levels, parse_product, read_products
@@ -29,7 +23,6 @@ if TYPE_CHECKING:
         anchors,
         calibrate_machine,
         find_peaks,
-        keep,
         run_subjects,
         seconds_by_key,
     )

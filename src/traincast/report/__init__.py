@@ -5,26 +5,19 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 if TYPE_CHECKING:
-    from traincast.report._accuracy import (
-        TIME_HEADINGS,
-        format_study,
-        format_study_markdown,
-        score_cells,
-        splice,
-    )
+    from traincast.report._accuracy import TIME_HEADINGS, format_study, format_study_markdown, score_cells, splice
     from traincast.report._answer import format_answer, format_remedies, tell_answer
     from traincast.report._can import format_held, format_ways
     from traincast.report._compare import document_comparison, format_comparison, format_log
     from traincast.report._details import describe_details, document_bars, document_row
     from traincast.report._document import document_forecast, format_json, plain_data
     from traincast.report._follow_up import after_advice, after_fit, after_no_plan, after_plan, place_of
-    from traincast.report._frames import list_rows, make_frame
+    from traincast.report._frames import make_frame
     from traincast.report._memory import draw_memory
     from traincast.report._paint import Paint, choose_paint
     from traincast.report._plan import document_search, format_deltas, format_search, say_candidate
-    from traincast.report._prices import describe_range, format_prices
+    from traincast.report._prices import format_prices
     from traincast.report._schedule import (
-        align,
         describe_policies,
         format_goals,
         format_policies,
@@ -48,7 +41,6 @@ if TYPE_CHECKING:
         describe_price,
         describe_settings,
         format_assumptions,
-        format_forecast,
         say_fit,
         say_memory,
         say_meter,

@@ -91,8 +91,7 @@ def _article(name: str) -> str:
 
 
 PART_WORDS = {
-    "physics": "physics alone", "layers": "layer models", "interaction": "interaction", "reuse": "reuse predictor",
-    "interaction: kinds": "  by class", "interaction: operators": "  by operator", "interaction: graph": "  by graph",
+    "physics": "physics alone", "layers": "layer models", "classes": "classes",
 }  # fmt: skip
 
 

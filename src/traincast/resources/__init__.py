@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from traincast.resources._power import power
     from traincast.resources._profile import profile_resources, summarize_readings
-    from traincast.resources._signal import Signal, burst_level, find_bursts
     from traincast.resources._twelve import Rank, TwelveNetwork, load_twelve, measure_outputs, save_twelve
 
 __getattr__ = load_lazily(__name__)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from traincast.facade import load_lazily
 
 __all__ = [
-    "AXES", "COLLECTIVES", "COVERAGE", "GROUNDS", "HOST", "KINDS", "MODES", "ORDERS", "PHASES", "RECOMPUTES",
+    "AXES", "COVERAGE", "HOST", "KINDS", "MODES", "ORDERS", "PHASES", "RECOMPUTES",
     "RESOURCES", "ROLES", "SUBJECTS", "Activity", "Block", "Calibration", "Cluster", "Collective", "ConfigText",
     "Device", "Domain", "Environment", "Estimate", "Experiment", "Fleet", "Forecast", "Graph", "HostMemory", "Job",
     "JobTime", "Link", "LogErrors", "MachineRates", "MeasuredRun", "Measurement", "MemoryHabits", "MemoryProfile",
-    "Moment", "Narrowing", "NodeGroup", "NodePool", "Occupation", "Op", "Parallelism", "Part", "PlanHabits",
+    "Moment", "NodeGroup", "NodePool", "Occupation", "Op", "Parallelism", "Part", "PlanHabits",
     "Program", "Question", "Range", "Rates", "RecipeHabits", "Repeat", "Request", "ResourceProfile", "RunLabels",
     "RunningJob", "Schedule", "Snapshot", "Span", "Stack", "Stage", "Task", "Tensor", "Timeline", "WorkloadOptions",
 ]  # fmt: skip
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         groups_of,
     )
     from traincast.spec._parallel import AXES, ORDERS, RECOMPUTES, Parallelism, implied_micro_batches
-    from traincast.spec._program import COLLECTIVES, HOST, Collective, Program, Stage, Task
+    from traincast.spec._program import HOST, Collective, Program, Stage, Task
     from traincast.spec._question import (
         CLUSTER_FIELDS,
         JOB_FIELDS,

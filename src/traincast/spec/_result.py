@@ -288,7 +288,7 @@ class Part:
     """One part of the model and what it says of the step by itself."""
 
     name: str
-    """physics, layers, interaction, reuse, or own runs."""
+    """physics, layers, classes, or own runs."""
     step: Estimate | None
     """None where it has no ground."""
     is_answer: bool
@@ -330,9 +330,6 @@ class Forecast:
     """What nobody said and was filled in, a sentence each."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the answer is for: precision, sequence length, batches, stack; empty where no question was resolved."""
-    source: str = "layers"
-    """Which part of the model gave the step time: layers (operator models or a calibration), interaction (the network above
-    them) or reuse (the predictor fitted to other workloads' steps)."""
     phases: tuple[Phase, ...] = ()
     """What a step is made of where a regime has several parts; empty where it is one optimizer step."""
     energy_range: Range | None = None

@@ -1,4 +1,4 @@
-"""A lowered program to the numbers that the ensemble above the layers works with: what each operator is and what surrounds it.
+"""A lowered program to the numbers that corrections above the layers work with: what each operator is and what surrounds it.
 
 Nothing here depends on the device. A correction is a ratio to what physics says, so it carries to a device that was never
 measured, and a faster device can never come out slower.
@@ -25,13 +25,8 @@ Places = NDArray[np.intp]
 class InteractionConstants:
     """Of the document `interaction`, which says what each is."""
 
-    bound: float
-    far: float
-    negligible: float
     clip: float
-    ensemble_clip: float
-    ensemble_negligible: float
-    nearest: int
+    least_lanes: int
     reference_flop_per_s: Mapping[str, float]
     reference_bytes_per_s: float
     reference_kernel_s: float

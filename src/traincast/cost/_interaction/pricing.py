@@ -2,12 +2,14 @@
 
 import functools
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from traincast.cost._interaction.ensemble import NodeNetwork, is_gpu, scale_estimate
-from traincast.cost._interaction.nodes import describe_conditions, describe_nodes
+from traincast.cost._interaction.classes import is_gpu, scale_estimate
+from traincast.cost._interaction.nodes import CONSTANTS, Array, Nodes, describe_conditions, describe_nodes
 from traincast.cost._pricing import Pricing
 from traincast.errors import InvalidInput
 from traincast.files import read_safetensors
@@ -17,6 +19,33 @@ from traincast.spec import Cluster, Estimate, Stage
 
 GRAPH = Path(__file__).resolve().parents[1] / "weights" / "graph.safetensors"
 _ARRAYS = ("centre", "scale", "enter", "enter_class", "middle", "middle_bias", "leave")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeNetwork:
+    """Two hidden layers on the numbers of an operator, of its neighbours and of what it runs on, with a row of weights for its
+    class; the answer is bounded."""
+
+    classes: Mapping[str, int]
+    centre: Array
+    scale: Array
+    enter: Array
+    enter_class: Array
+    """One row for each class, and a last one for classes that were never seen."""
+    middle: Array
+    middle_bias: Array
+    leave: Array
+    bound: float
+
+    def correct(self, nodes: Nodes, conditions: Array) -> Array:
+        """The logarithm of a factor for each operator. `conditions`: of device and framework."""
+        told = np.tile(conditions, (len(nodes.own), 1))
+        numbers = np.concatenate([nodes.own, nodes.hear(), told], axis=1)
+        scaled = np.clip((numbers - self.centre) / self.scale, -CONSTANTS.clip, CONSTANTS.clip)
+        rows = np.array([self.classes.get(name, len(self.classes)) for name in nodes.names], dtype=np.intp)
+        state = np.tanh(scaled @ self.enter + self.enter_class[rows[nodes.codes]])
+        state = np.tanh(state @ self.middle + self.middle_bias)
+        return np.asarray(self.bound * np.tanh(state @ self.leave / self.bound))
 
 
 @noun
@@ -48,6 +77,4 @@ class GraphPricing(Pricing):
 def load_graph_network(path: Path = GRAPH) -> NodeNetwork:
     arrays, notes = read_safetensors(path)
     classes = {name: place for place, name in enumerate(json.loads(notes["classes"]))}
-    return NodeNetwork(
-        classes=classes, bound=float(notes["bound"]), hears=True, **{name: arrays[name] for name in _ARRAYS}
-    )
+    return NodeNetwork(classes=classes, bound=float(notes["bound"]), **{name: arrays[name] for name in _ARRAYS})
