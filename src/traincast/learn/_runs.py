@@ -36,7 +36,7 @@ def learn(
         raise InvalidInput("there is no measured run to learn from; a run needs a step time that may be trusted")
     steps = measure_steps(runs, ops=Cached(base=default_ops()), prior=prior)
     if not steps:
-        raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learnt from them")
+        raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learned from them")
     found = keep_steps(steps, name=name, asked=asked, prior=prior, numbers=measure_numbers(runs))
     taught = f"{len(steps)} of {len(runs)} runs taught something"
     return replace(found, sources=sources, notes=(taught,) if len(steps) < len(runs) else ())

@@ -61,7 +61,7 @@ def measure_steps(runs: Sequence[MeasuredRun], *, ops: OpModel, prior: Stack | N
         try:
             step = know_step(run.job, run.cluster, run.parallelism, run.step_s, costs=Pricing(ops=ops))
         except TraincastError as error:
-            logging.getLogger(__name__).info("nothing is learnt from %s: %s", run.name, error)
+            logging.getLogger(__name__).info("nothing is learned from %s: %s", run.name, error)
             continue
         steps.append(MeasuredStep(labels=run.labels, step=step, start=prior or run.job.stack))
     return steps
