@@ -24,7 +24,12 @@ class WorkloadOptions:
     """What is trained and how a step of it is run. None: as published, or as the stack does it."""
 
     batch: int | None = asked(
-        None, "Micro-batch: samples that a device has in one forward pass.", "--batch", "-b", "--micro-batch", unit="count"
+        None,
+        "Micro-batch: samples that a device has in one forward pass.",
+        "--batch",
+        "-b",
+        "--micro-batch",
+        unit="count",
     )
     seq: int | None = asked(None, "Sequence length in tokens: 8192, 128k (k is 1,024).", unit="length")
     precision: str | None = asked(
