@@ -22,16 +22,10 @@ if TYPE_CHECKING:
         format_goals,
         format_policies,
         format_starts,
-        format_sweep,
         perfetto,
     )
     from traincast.report._schedule_charts import (
-        draw_completion,
-        draw_queue,
-        draw_sweep,
-        draw_use,
         format_page,
-        format_sweep_page,
         name_file,
     )
     from traincast.report._svg import Point, draw_agreement
