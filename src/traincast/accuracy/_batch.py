@@ -159,7 +159,8 @@ def _used_bytes(question: CaseQuestion) -> float | None:
     """What the device's meter shows, where the source read it."""
     if not question.counts_device:
         return None
-    return watch_device(question.job, question.cluster, question.parallelism).used_bytes
+    watched = question.logs.watched_stage
+    return watch_device(question.job, question.cluster, question.parallelism, watched=watched).used_bytes
 
 
 def question_key(case: Case) -> Hashable:

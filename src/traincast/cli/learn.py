@@ -103,7 +103,7 @@ def _adapt(method: str, runs: "Sequence[Path]", output: Path | None, *, json: bo
     if json:
         say(format_json({"network": str(output), "runs": len(measured), "before": found.before, "after": found.after}))
         return
-    moved = f"moved the last layer of the graph network in {found.seconds:.3f} CPU s"
+    moved = f"moved the layers above the graph in {found.seconds:.3f} CPU s"
     said = moved if found.after < found.before else "say nothing of each other, so the network stays as it ships"
     say(f"{len(measured)} runs {said}")
     say(f"mean error of their steps, each left out in turn: {found.before:.1%} before, {found.after:.1%} after")

@@ -163,8 +163,6 @@ class ConfigFormat:
     write: Callable[[Sheet], None] | None = None
     harmless: tuple[str, ...] = ()
     """Beginnings of keys of this project that cannot change a forecast."""
-    nodes_by_launcher: bool = True
-    """The number of GPUs is said to the launcher and not in the file."""
     script: str = ""
     """Of a launch script: a word of the command that tells the project."""
     aliases: tuple[str, ...] = ()

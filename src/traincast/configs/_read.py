@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from traincast.configs._harmless import is_harmless
 from traincast.configs._keys import Keys
 from traincast.configs._nouns import ConfigFormat, Draft, Reading
 from traincast.configs._registry import FORMATS
 from traincast.configs._text import load_text, parse_text
+from traincast.configs._words import is_harmless
 from traincast.errors import InvalidInput
 from traincast.spec import ConfigText
 

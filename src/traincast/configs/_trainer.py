@@ -6,30 +6,8 @@ from typing import Any
 
 from traincast.configs._models import name_source
 from traincast.configs._nouns import LOOSE, Draft
+from traincast.configs._words import words_of
 
-OPTIMIZERS: Mapping[str, str] = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_torch_xla": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
-    "adam": "adam", "adamw_apex_fused": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "cpu_adam": "adamw",
-    "adafactor": "adafactor", "sgd": "sgd", "adagrad": "adagrad", "rmsprop": "rmsprop", "lion_32bit": "lion", "lion": "lion",
-    "lion_8bit": "lion-8bit", "paged_lion_8bit": "lion-8bit", "adamw_bnb_8bit": "adamw-8bit", "adamw_8bit": "adamw-8bit",
-    "paged_adamw_8bit": "adamw-8bit", "adamw_torch_8bit": "adamw-8bit", "adamw8bit": "adamw-8bit", "pagedadamw8bit": "adamw-8bit",
-    "paged_adamw_32bit": "adamw", "pagedadamw": "adamw", "paged_adamw": "adamw", "muon": "muon", "lamb": "lamb",
-    "fusedlamb": "lamb", "nadam": "nadam", "radam": "radam", "adadelta": "adadelta", "adamax": "adamax",
-    "distributed_fused_adam": "adam", "fused_adam": "adam", "adam_pax": "adam",
-}  # fmt: skip
-"""What projects call an optimizer, in lower case."""
-IMPLEMENTATIONS: Mapping[str, str] = {"adamw_torch_fused": "fused", "adamw_apex_fused": "fused"}
-ATTENTIONS: Mapping[str, str] = {
-    "eager": "eager", "sdpa": "flash", "flash_attention_2": "flash-2", "flash_attention_3": "flash-3", "fa2": "flash-2",
-    "fa3": "flash-3", "kernels-community/flash-attn2": "flash-2", "kernels-community/flash-attn3": "flash-3",
-}  # fmt: skip
-MODULES: Mapping[str, str] = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output", "output_proj": "output", "gate_proj": "gate",
-    "up_proj": "up", "down_proj": "down", "qkv_proj": "qkv", "c_attn": "qkv", "query_key_value": "qkv", "gate_up_proj": "gate_up",
-    "linear_qkv": "qkv", "linear_proj": "output", "linear_fc1": "gate_up", "linear_fc2": "down", "wq": "query", "wv": "value",
-    "wk": "key", "wo": "output", "w1": "gate", "w2": "down", "w3": "up",
-}  # fmt: skip
-"""Names of dense layers to ours."""
 _UNSAID = {"min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "config"}
 _SHARDING = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 
@@ -121,12 +99,13 @@ def read_optimizer(draft: Draft, *keys: str) -> None:
     if origin is None or not isinstance(word, str):
         return
     name = word.rpartition(".")[2].lower()
-    found = OPTIMIZERS.get(name) or OPTIMIZERS.get(name.replace("-", "_"))
+    known = words_of("optimizers")
+    found = known.get(name) or known.get(name.replace("-", "_"))
     if found is None:
         draft.unmapped[origin] = f"{word!r} is not known"
         return
     draft.put("workload.optimizer", found, origin)
-    draft.put("workload.implementation", IMPLEMENTATIONS.get(name), origin)
+    draft.put("workload.implementation", words_of("implementations").get(name), origin)
 
 
 def read_precision(draft: Draft) -> None:
@@ -254,8 +233,9 @@ def read_adapter(
     if any(name in every for name in names):
         draft.put("workload.adapter_targets", "all", targets)
         return
-    known = [MODULES[name.rpartition(".")[2]] for name in names if name.rpartition(".")[2] in MODULES]
-    others = [name for name in names if name.rpartition(".")[2] not in MODULES]
+    modules = words_of("modules")
+    known = [modules[name.rpartition(".")[2]] for name in names if name.rpartition(".")[2] in modules]
+    others = [name for name in names if name.rpartition(".")[2] not in modules]
     if others:
         draft.unmapped[targets] = f"{', '.join(others[:4])} not known as layers"
     if known:

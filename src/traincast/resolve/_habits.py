@@ -231,7 +231,7 @@ def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
 
 _BUILDER_OPTIONS = (
     "implementation", "attention", "fused", "fused_gate", "fused_loss", "fused_sums", "channels_last", "dropout",
-    "predicted_share", "keeps_keys", "host_masks", "loss_in_place", "untied",
+    "predicted_share", "keeps_keys", "host_masks", "loss_in_place", "wide_scores", "untied",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Accelerate's yaml, as `accelerate config` writes it: DDP, FSDP, DeepSpeed or Megatron-LM underneath."""
 
-from traincast.configs._nouns import LOOSE, ConfigFormat, Draft, Sheet
+from traincast.configs._documents import make_format
+from traincast.configs._nouns import LOOSE, Draft, Sheet
 from traincast.configs._trainer import read_fsdp_table, world_of
 
 
@@ -28,7 +29,6 @@ def _read(draft: Draft) -> None:
     _read_axes(draft)
     if keys.word("dynamo_config.dynamo_backend") not in (None, "NO", "no"):
         draft.put("job.compiled", True, "dynamo_config.dynamo_backend")
-    draft.assume("job.stack", "hf-trainer", "Accelerate runs it")
 
 
 def _read_axes(draft: Draft) -> None:
@@ -136,16 +136,4 @@ def _write_megatron(sheet: Sheet, passes: int) -> None:
     })  # fmt: skip
 
 
-ACCELERATE = ConfigFormat(
-    name="accelerate",
-    title="Accelerate",
-    syntax="yaml",
-    telling=("distributed_type", "compute_environment", "num_processes", "num_machines", "main_training_function",
-             "downcast_bf16"),
-    read=_read,
-    sure="distributed_type",
-    write=_write,
-    harmless=("gpu_ids", "deepspeed_config.deepspeed_multinode_launcher", "deepspeed_config.zero3_init_flag", "dynamo_config.",
-              "deepspeed_config.zero3_save_16bit_model", "deepspeed_config.deepspeed_hostfile", "use_cpu"),
-    nodes_by_launcher=False,
-)  # fmt: skip
+ACCELERATE = make_format("accelerate", _read, _write)

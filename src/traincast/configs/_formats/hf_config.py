@@ -1,8 +1,9 @@
 """A Hugging Face config.json: the sizes of a model, as a workload of the catalogue where it has the same."""
 
 from traincast.catalog import usual_length
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_model, find_sizes, own_context, read_sizes
-from traincast.configs._nouns import ConfigFormat, Draft
+from traincast.configs._nouns import Draft
 
 
 def _read(draft: Draft) -> None:
@@ -29,19 +30,4 @@ def _read(draft: Draft) -> None:
         draft.assume("workload.seq", length, words)
 
 
-HF_CONFIG = ConfigFormat(
-    name="hf-config",
-    title="Hugging Face config.json",
-    syntax="json",
-    telling=(
-        "model_type",
-        "architectures",
-        "hidden_size",
-        "num_hidden_layers",
-        "vocab_size",
-        "n_embd",
-        "max_position_embeddings",
-    ),
-    read=_read,
-    sure="model_type",
-)
+HF_CONFIG = make_format("hf-config", _read)

@@ -1,7 +1,8 @@
 """Lightning CLI's yaml: the trainer, its strategy and precision, and the batch of its data module."""
 
-from traincast.configs._nouns import ConfigFormat, Draft
-from traincast.configs._trainer import read_fsdp_table, read_launcher, read_model, read_optimizer
+from traincast.configs._documents import make_format
+from traincast.configs._nouns import Draft
+from traincast.configs._trainer import read_fsdp_table, read_model
 
 _PRECISIONS = {
     "bf16-mixed": "bf16-amp", "16-mixed": "fp16-amp", "bf16-true": "bf16-pure", "32-true": "fp32", "32": "fp32",
@@ -12,24 +13,16 @@ _PRECISIONS = {
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
-    draft.assume("job.stack", "lightning", "Lightning's Trainer runs it")
     _read_work(draft)
-    draft.take("parallelism.micro_batches", "trainer.accumulate_grad_batches", least=1)
-    draft.assume("parallelism.micro_batches", 1, "accumulate_grad_batches is not said, so Lightning takes 1")
-    draft.take("cluster.nodes", "trainer.num_nodes", least=1)
     devices = keys.take("trainer.devices")
     # Lightning itself writes the number as a text.
     count = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else devices
     if isinstance(count, int) and count > 0:
         draft.put("cluster.devices_per_node", count, "trainer.devices")
-    if not draft.take("job.steps", "trainer.max_steps", least=1):
-        draft.take("job.epochs", "trainer.max_epochs", least=1e-9)
     every = keys.take("trainer.val_check_interval")
     if isinstance(every, int) and not isinstance(every, bool) and every > 1:
         draft.put("job.evaluation_every_steps", every, "trainer.val_check_interval")
     _read_strategy(draft)
-    draft.assume("parallelism.recompute", "none", "activation checkpointing is not said, so nothing runs again")
     word = (keys.word("trainer.precision") or "").lower()
     if word in _PRECISIONS:
         sharded = draft.get("parallelism.zero", 0) > 0 and word in ("bf16-mixed", "16-mixed", "bf16", "16")
@@ -37,8 +30,6 @@ def _read(draft: Draft) -> None:
         draft.put("workload.precision", ours.removesuffix("-amp") if sharded else ours, "trainer.precision")
     elif word:
         draft.unmapped["trainer.precision"] = f"{word!r} is not known"
-    if "optimizer.class_path" in keys:
-        read_optimizer(draft, "optimizer.class_path")
 
 
 def _read_work(draft: Draft) -> None:
@@ -96,14 +87,4 @@ def _read_strategy(draft: Draft) -> None:
         draft.unmapped["trainer.strategy"] = f"{name!r} is not known"
 
 
-LIGHTNING = ConfigFormat(
-    name="lightning",
-    title="Lightning CLI",
-    syntax="yaml",
-    telling=("trainer.accelerator", "trainer.strategy", "seed_everything", "trainer.max_epochs", "model.class_path",
-             "data.class_path",
-             "trainer.num_nodes", "trainer.accumulate_grad_batches", "trainer.strategy."),
-    read=_read,
-    harmless=("trainer.", "seed_everything", "ckpt_path", "data.", "optimizer.init_args", "lr_scheduler.", "model.init_args"),
-    nodes_by_launcher=False,
-)  # fmt: skip
+LIGHTNING = make_format("lightning", _read)

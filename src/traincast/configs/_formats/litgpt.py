@@ -1,7 +1,8 @@
 """LitGPT's yaml: full, LoRA and QLoRA fine-tuning and pretraining."""
 
-from traincast.configs._nouns import ConfigFormat, Draft
-from traincast.configs._trainer import read_launcher, read_model, read_optimizer, world_of
+from traincast.configs._documents import make_format
+from traincast.configs._nouns import Draft
+from traincast.configs._trainer import world_of
 
 _ADAPTED = {
     "lora_query": "query", "lora_key": "key", "lora_value": "value", "lora_projection": "output", "lora_mlp": "mlp",
@@ -10,29 +11,14 @@ _ADAPTED = {
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
-    draft.put("job.stack", "litgpt", "a LitGPT file")
-    read_model(draft, "model_name", "checkpoint_dir")
     nodes = keys.whole("num_nodes") or 1
     devices = keys.take("devices")
     per_node = devices if isinstance(devices, int) and devices > 0 else 1 if devices is None else None
     if per_node is not None:
         world_of(draft, per_node * nodes, nodes, "devices")
     several = per_node is None or per_node * nodes > 1
-    draft.take("workload.batch", "train.micro_batch_size", least=1)
-    draft.take("job.global_batch", "train.global_batch_size", least=1)
-    draft.take("workload.seq", "train.max_seq_length", least=1)
-    if not draft.take("job.steps", "train.max_steps", least=1) and not draft.take(
-        "job.tokens", "train.max_tokens", least=1
-    ):
-        draft.take("job.epochs", "train.epochs", least=1e-9)
-    for key in ("train.epochs", "train.max_tokens"):
-        keys.take(key)
-    draft.take("job.checkpoint_every_steps", "train.save_interval", least=1)
-    draft.take("job.evaluation_every_steps", "eval.interval", least=1)
     _read_precision(draft, several=several)
     _read_adapters(draft)
-    read_optimizer(draft, "optimizer.class_path", "optimizer")
     if several:
         draft.put("parallelism.zero", 3, "devices")
         if nodes > 1 and "model_name" in keys:
@@ -46,7 +32,6 @@ def _read(draft: Draft) -> None:
 
 def _read_adapters(draft: Draft) -> None:
     keys = draft.keys
-    draft.take("workload.adapter_rank", "lora_r", least=1)
     listed = [ours for key, ours in _ADAPTED.items() if keys.flag(key)]
     if draft.get("workload.adapter_rank") and listed:
         every = len(listed) == len(_ADAPTED)
@@ -74,16 +59,4 @@ def _read_precision(draft: Draft, *, several: bool) -> None:
         )
 
 
-LITGPT = ConfigFormat(
-    name="litgpt",
-    title="LitGPT",
-    syntax="yaml",
-    telling=("checkpoint_dir", "train.micro_batch_size", "train.global_batch_size", "lora_query", "train.lr_warmup_steps",
-             "train.max_seq_length", "initial_checkpoint_dir", "train.save_interval"),
-    read=_read,
-    sure="checkpoint_dir",
-    harmless=("data", "train.", "eval.", "optimizer.init_args", "out_dir", "access_token", "logger_name",
-              "model_config", "tokenizer_dir"),
-    nodes_by_launcher=False,
-    script="litgpt",
-)  # fmt: skip
+LITGPT = make_format("litgpt", _read)

@@ -2,17 +2,10 @@
 
 from typing import Any
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_model, find_sizes
-from traincast.configs._nouns import LOOSE, ConfigFormat, Draft
-from traincast.configs._trainer import read_launcher, read_optimizer
+from traincast.configs._nouns import LOOSE, Draft
 
-_REMAT = {
-    "full": "full", "minimal": "none", "none": "none", "minimal_with_context": "selective", "minimal_flash": "none",
-    "save_dot_with_context_except_mlp": "selective", "save_dot_except_mlp": "selective", "save_qkv_proj": "selective",
-    "save_out_proj": "full", "qkv_proj_offloaded": "full", "minimal_offloaded": "full", "custom": "full",
-}  # fmt: skip
-_ATTENTIONS = {"flash": "flash", "cudnn_flash_te": "cudnn", "cudnn_flash_jax": "cudnn", "dot_product": "eager",
-               "autoselected": "flash"}  # fmt: skip
 _SIZES = {
     "n_layers": "base_num_decoder_layers", "hidden": "base_emb_dim", "heads": "base_num_query_heads",
     "kv_heads": "base_num_kv_heads",
@@ -22,13 +15,7 @@ _SIZES = {
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
-    draft.put("job.stack", "maxtext", "a MaxText file")
     _read_model(draft)
-    draft.take("workload.seq", "max_target_length", least=1)
-    draft.take("job.steps", "steps", least=1)
-    draft.take("parallelism.micro_batches", "gradient_accumulation_steps", least=1)
-    draft.assume("parallelism.micro_batches", 1, "gradient_accumulation_steps is not said, so MaxText takes 1")
     _read_axes(draft)
     each = keys.number("per_device_batch_size")
     if each is not None:
@@ -44,26 +31,15 @@ def _read(draft: Draft) -> None:
                 f"{each:g} on each of {inner} devices of a replica is no whole sample"
             )
     word = keys.values.get("remat_policy")
-    keys.take("remat_policy")
-    if word is not None and word in _REMAT:
-        draft.put("parallelism.recompute", _REMAT[word], "remat_policy")
-        if word not in ("full", "none", "minimal"):
-            draft.notes.append(f"remat_policy {word} is taken as {_REMAT[word]}")
-    elif word is not None:
-        draft.unmapped["remat_policy"] = f"{word!r} is not known"
-    else:
+    taken = draft.get("parallelism.recompute")
+    if word is None:
         draft.assume("parallelism.recompute", "full", "remat_policy is not said, so MaxText takes full")
+    elif taken is not None and word not in ("full", "none", "minimal"):
+        draft.notes.append(f"remat_policy {word} is taken as {taken}")
     _read_precision(draft)
-    read_optimizer(draft, "opt_type")
-    draft.translate("workload.attention", _ATTENTIONS, "attention")
     if keys.flag("enable_checkpointing"):
         draft.take("job.checkpoint_every_steps", "checkpoint_period", least=1)
     keys.take("checkpoint_period")
-    draft.take("job.evaluation_every_steps", "eval_interval", least=1)
-    if keys.flag("optimizer_memory_host_offload"):
-        draft.put("parallelism.offload_optimizer", True, "optimizer_memory_host_offload")
-    if keys.flag("parameter_memory_host_offload"):
-        draft.put("parallelism.offload_weights", True, "parameter_memory_host_offload")
 
 
 def _read_model(draft: Draft) -> None:
@@ -152,16 +128,4 @@ def _read_precision(draft: Draft) -> None:
         draft.put("workload.precision", "fp32", "dtype")
 
 
-MAXTEXT = ConfigFormat(
-    name="maxtext",
-    title="MaxText",
-    syntax="yaml",
-    telling=("per_device_batch_size", "max_target_length", "remat_policy", "ici_fsdp_parallelism", "base_emb_dim", "base_config",
-             "base_num_decoder_layers", "model_name", "enable_checkpointing", "ici_tensor_parallelism"),
-    read=_read,
-    harmless=("base_config", "hardware", "dataset_type", "reuse_example_batch", "use_iota_embed",
-              "max_segments_per_seq", "gcs_metrics",
-              "base_output_directory", "mlp_activations", "enable_dropout", "logits_via_embedding", "normalization_layer_epsilon",
-              "decoder_block", "logical_axis_rules", "sa_block", "xla_"),
-    script="maxtext",
-)  # fmt: skip
+MAXTEXT = make_format("maxtext", _read)

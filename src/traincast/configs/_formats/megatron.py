@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_sizes
-from traincast.configs._nouns import ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_launcher, read_optimizer
+from traincast.configs._nouns import Draft, Sheet
 
 _SIZES = {
     "n_layers": "num_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "ffn": "ffn_hidden_size",
@@ -16,43 +16,20 @@ _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
     legacy = keys.flag("use_legacy_models")
     draft.put("job.stack", "megatron-lm" if legacy else "megatron-core", "a script of Megatron-LM")
     _read_sizes(draft)
-    draft.take("workload.seq", "seq_length", "encoder_seq_length", least=1)
-    draft.take("workload.batch", "micro_batch_size", least=1)
-    draft.take("job.global_batch", "global_batch_size", least=1)
     read_rampup(draft, "rampup_batch_size")
-    if draft.take("job.steps", "train_iters", least=1) is None:
-        draft.take("job.samples", "train_samples", least=1)
-    draft.take("parallelism.tensor", "tensor_model_parallel_size", least=1)
-    draft.take("parallelism.pipeline", "pipeline_model_parallel_size", least=1)
-    draft.take("parallelism.context", "context_parallel_size", least=1)
-    draft.translate("parallelism.context_method", EXCHANGES, "cp_comm_type")
-    draft.take("parallelism.expert", "expert_model_parallel_size", least=1)
-    draft.take("parallelism.expert_tensor", "expert_tensor_parallel_size", least=1)
-    draft.take("parallelism.expert_capacity", "moe_expert_capacity_factor")
     draft.put("parallelism.sequence_parallel", bool(draft.keys.flag("sequence_parallel")), "sequence_parallel")
     _read_pipeline(draft)
     _read_sharding(draft)
     _read_recompute(draft)
     _read_precision(draft)
-    read_optimizer(draft, "optimizer")
-    draft.assume("workload.optimizer", "adam", "--optimizer is not said, so Megatron-LM takes adam")
-    every = draft.take("job.evaluation_every_steps", "eval_interval", least=1)
+    every = draft.get("job.evaluation_every_steps")
     rounds, whole = keys.whole("eval_iters"), draft.get("job.global_batch")
     if every and rounds and whole:
         draft.put("job.evaluation_samples", float(rounds * whole), "eval_iters")
-    draft.take("job.checkpoint_every_steps", "save_interval", least=1)
-    if draft.keys.flag("overlap_grad_reduce"):
-        draft.put("parallelism.overlap", True, "overlap_grad_reduce")
-    for flag in ("tp_comm_overlap",):
-        if keys.flag(flag):
-            draft.put("parallelism.async_tensor", True, flag)
-    if keys.flag("use_flash_attn"):
-        draft.put("workload.attention", "flash", "use_flash_attn")
-    if keys.word("cuda_graph_impl") in ("local", "transformer_engine") or keys.flag("enable_cuda_graph"):
+    if keys.word("cuda_graph_impl") in ("local", "transformer_engine"):
         draft.put("job.cuda_graphs", True, "cuda_graph_impl")
 
 
@@ -143,22 +120,16 @@ def _read_sharding(draft: Draft) -> None:
         draft.assume("parallelism.zero", 3, "use_megatron_fsdp shards everything unless it is told otherwise")
     elif keys.flag("use_distributed_optimizer"):
         draft.put("parallelism.zero", 1, "use_distributed_optimizer")
-    else:
-        draft.assume("parallelism.zero", 0, "--use-distributed-optimizer is not said")
-    if keys.flag("optimizer_cpu_offload"):
-        draft.put("parallelism.offload_optimizer", True, "optimizer_cpu_offload")
 
 
 def _read_recompute(draft: Draft) -> None:
     keys = draft.keys
-    draft.translate("parallelism.recompute", {"full": "full", "selective": "selective"}, "recompute_granularity")
     if keys.flag("recompute_activations"):
         draft.put("parallelism.recompute", "selective", "recompute_activations")
     count = keys.whole("recompute_num_layers")
     method = keys.word("recompute_method")
     if method == "block" and count is not None:
         draft.unmapped["recompute_num_layers"] = f"only {count} layers of a stage run again; all are taken"
-    draft.assume("parallelism.recompute", "none", "no recomputation is said")
     modules = keys.take("recompute_modules")
     if modules not in (None, "core_attn", ["core_attn"]):
         draft.unmapped["recompute_modules"] = "other parts than the core of attention run again"
@@ -174,9 +145,6 @@ def _read_precision(draft: Draft) -> None:
         draft.put("workload.precision", "mxfp8" if recipe == "mxfp8" else "fp8", "fp8_format")
     elif keys.word("fp4_format") is not None:
         draft.put("workload.precision", "fp4", "fp4_format")
-    draft.assume("workload.precision", "fp32", "neither --bf16 nor --fp16 is said")
-    if keys.flag("accumulate_allreduce_grads_in_fp32"):
-        draft.put("parallelism.reduce_dtype", "fp32", "accumulate_allreduce_grads_in_fp32")
 
 
 def _write(sheet: Sheet) -> None:
@@ -233,10 +201,6 @@ def _write(sheet: Sheet) -> None:
         sheet.put("eval_iters", round(samples / each))
 
 
-EXCHANGES = {"p2p": "ring", "all_gather": "ring", "a2a": "ulysses"}
-"""Transformer Engine's words for how context parallel ranks exchange what attention needs."""
-
-
 def write_degrees(sheet: Sheet, prefix: str = "") -> None:
     """Degrees under the names that Megatron-LM and what is built on it share."""
     for axis, key in (("tensor", "tensor_model_parallel_size"), ("pipeline", "pipeline_model_parallel_size"),
@@ -256,20 +220,4 @@ def write_degrees(sheet: Sheet, prefix: str = "") -> None:
         sheet.told.add("parallelism.order")
 
 
-MEGATRON = ConfigFormat(
-    name="megatron-lm",
-    title="Megatron-LM",
-    syntax="shell",
-    telling=("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "global_batch_size", "num_layers",
-             "train_iters", "num_attention_heads", "use_distributed_optimizer", "use_mcore_models"),
-    read=_read,
-    write=_write,
-    harmless=("use_mcore_models", "data_", "merge_file", "vocab_file", "save", "load", "finetune", "ckpt_format",
-              "attention_dropout",
-              "hidden_dropout", "lr", "transformer_impl", "mock_data", "override_opt_param_scheduler",
-              "no_save_optim", "dist_ckpt",
-              "async_save", "auto_detect_ckpt_format", "distributed_backend", "apply_query_key_layer_scaling",
-              "mid_level_dataset_surplus"),
-    script="pretrain_",
-    aliases=("megatron", "mcore"),
-)  # fmt: skip
+MEGATRON = make_format("megatron-lm", _read, _write)

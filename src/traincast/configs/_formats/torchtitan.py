@@ -1,56 +1,30 @@
 """torchtitan's toml and its registry in Python: model flavour, degrees of parallelism, activation checkpointing, float8."""
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_model
-from traincast.configs._nouns import LOOSE, ConfigFormat, Draft, Sheet
-from traincast.configs._trainer import read_launcher, read_optimizer
+from traincast.configs._nouns import LOOSE, Draft, Sheet
 
 _SCHEDULES = {
     "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "zbvzerobubble": "zero-bubble",
     "interleavedzerobubble": "zero-bubble",
 }  # fmt: skip
-_HARMLESS = ("job.", "profiling.", "metrics.", "lr_scheduler.", "training.dataset", "training.max_norm",
-             "training.deterministic",
-             "checkpoint.", "float8.filter_fqns", "quantize.", "compile.components", "model.hf_assets_path",
-             "comm.", "validation.",
-             "training.gc_freq", "fault_tolerance.", "profiler.", "dataloader.", "validator.", "hf_assets_path",
-             "parallelism.spmd_backend", "parallelism.context_parallel_load_balancer",
-             "activation_checkpoint.preserve_rng_state", "model_spec.attn_backend")  # fmt: skip
 _CONVERTERS = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
 """What the classes that convert layers in the registry begin with."""
 _LINEAR = "quantize.linear."
 """How releases of today begin the names of converters of linear layers."""
 _FLAVORS = {"deepseek-v3": ("deepseek_v3", "671B")}
 """Models whose name in the catalogue does not end in torchtitan's flavour."""
-_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
-    draft.put("job.stack", "torchtitan", "a torchtitan file")
     _read_model(draft)
-    draft.take("workload.seq", "training.seq_len", least=1)
-    draft.take("job.steps", "training.steps", least=1)
-    draft.take("job.global_batch", "training.global_batch_size", least=1)
-    for axis, key in (("tensor", "tensor"), ("pipeline", "pipeline"), ("context", "context"), ("expert", "expert")):
-        draft.take(f"parallelism.{axis}", f"parallelism.{key}_parallel_degree", least=1)
-    draft.take("parallelism.expert_tensor", "parallelism.expert_tensor_parallel_degree", least=1)
     if draft.get("parallelism.expert", 1) == 1:
         draft.settings.pop("parallelism.expert_tensor", None)
     _read_sharding(draft)
     _read_batch(draft)
     _read_recomputation(draft)
     _read_compiled(draft)
-    draft.take(
-        "parallelism.async_tensor",
-        "parallelism.enable_async_tensor_parallel",
-        "experimental.enable_async_tensor_parallel",
-        "compile.enable_async_tensor_parallel",
-    )
-    draft.take("parallelism.sequence_parallel", "parallelism.enable_sequence_parallel")
-    if keys.flag("training.enable_cpu_offload"):
-        draft.put("parallelism.offload_optimizer", True, "training.enable_cpu_offload")
-        draft.put("parallelism.offload_weights", True, "training.enable_cpu_offload")
     if keys.flag("checkpoint.enable_checkpoint", "checkpoint.enable"):
         draft.take("job.checkpoint_every_steps", "checkpoint.interval", least=1)
         if keys.word("checkpoint.async_mode") in ("async", "async_with_pinned_mem"):
@@ -63,7 +37,6 @@ def _read(draft: Draft) -> None:
     if keys.word("loss._target_") == "ChunkedLossWrapper":
         draft.put("workload.loss_chunks", keys.whole("loss.num_chunks") or 8, "loss._target_")
     _read_precision(draft)
-    read_optimizer(draft, "optimizer.name")
     if keys.word("optimizer._target_") == "default_adamw":
         draft.put("workload.optimizer", "adamw", "optimizer._target_")
     implementation = keys.word("optimizer.implementation")
@@ -72,7 +45,6 @@ def _read(draft: Draft) -> None:
         {"for-loop": "loop"}.get(str(implementation), implementation),
         "optimizer.implementation",
     )
-    draft.assume("workload.seq", 2048, "training.seq_len is not said, so torchtitan takes 2048")
 
 
 def _read_recomputation(draft: Draft) -> None:
@@ -244,7 +216,6 @@ def _read_precision(draft: Draft) -> None:
     keys.take("training.mixed_precision_param")
     if keys.word("training.dtype") == "bfloat16":
         draft.put("workload.precision", "bf16-pure", "training.dtype")
-    draft.translate("parallelism.reduce_dtype", _DTYPES, "training.mixed_precision_reduce")
 
 
 def _write(sheet: Sheet) -> None:
@@ -265,7 +236,7 @@ def _write(sheet: Sheet) -> None:
     sheet.copy("job.steps", "training.steps")
     sheet.translate(
         "parallelism.reduce_dtype",
-        {ours: theirs for theirs, ours in _DTYPES.items()},
+        {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"},
         "training.mixed_precision_reduce",
     )
     _write_plan(sheet, stages, batch)
@@ -322,24 +293,5 @@ def _write_plan(sheet: Sheet, stages: int, batch: int) -> None:
         sheet.put("parallelism.enable_async_tensor_parallel", True)
 
 
-REGISTRY = ConfigFormat(
-    name="torchtitan-registry",
-    title="torchtitan (registry in Python)",
-    syntax="python",
-    telling=("model_spec._target_", "training._target_", "training.seq_len", "training.local_batch_size",
-             "activation_checkpoint._target_", "parallelism._target_", "hf_assets_path"),
-    read=_read,
-    sure="model_spec._target_",
-    harmless=_HARMLESS,
-)  # fmt: skip
-TORCHTITAN = ConfigFormat(
-    name="torchtitan",
-    title="torchtitan",
-    syntax="toml",
-    telling=("model.flavor", "training.seq_len", "training.local_batch_size", "activation_checkpoint.", "job.dump_folder",
-             "parallelism.data_parallel_shard_degree", "parallelism.tensor_parallel_degree", "lr_scheduler."),
-    read=_read,
-    sure="model.flavor",
-    write=_write,
-    harmless=_HARMLESS,
-)  # fmt: skip
+REGISTRY = make_format("torchtitan-registry", _read)
+TORCHTITAN = make_format("torchtitan", _read, _write)

@@ -2,40 +2,18 @@
 
 import re
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_model
-from traincast.configs._nouns import ConfigFormat, Draft
-from traincast.configs._trainer import MODULES, read_launcher, read_optimizer
+from traincast.configs._nouns import Draft
+from traincast.configs._words import words_of
 
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
     single = "single_device" in keys.where or "single_device" in str(keys.values.get("program", ""))
-    read_launcher(draft)
-    draft.put("job.stack", "torchtune", "a torchtune file")
     _read_model(draft)
-    draft.take("workload.batch", "batch_size", least=1)
-    draft.take("parallelism.micro_batches", "gradient_accumulation_steps", least=1)
-    if draft.take("workload.seq", "tokenizer.max_seq_len", "dataset.max_seq_len", least=1) is None:
+    if draft.get("workload.seq") is None:
         draft.notes.append("tokenizer.max_seq_len is not set, so samples are as long as the data have them; give --seq")
-    if not draft.take("job.steps", "max_steps_per_epoch", least=1):
-        draft.take("job.epochs", "epochs", least=1e-9)
-    else:
-        keys.take("epochs")
-    on = keys.flag("enable_activation_checkpointing")
-    if on is not None:
-        draft.put("parallelism.recompute", "full" if on else "none", "enable_activation_checkpointing")
-    draft.assume("parallelism.recompute", "none", "enable_activation_checkpointing is not said, so nothing runs again")
-    if keys.flag("enable_activation_offloading"):
-        draft.put("parallelism.offload_activations", True, "enable_activation_offloading")
-    if keys.flag("fsdp_cpu_offload"):
-        draft.put("parallelism.offload_optimizer", True, "fsdp_cpu_offload")
-        draft.put("parallelism.offload_weights", True, "fsdp_cpu_offload")
-    draft.take("parallelism.tensor", "tensor_parallel_dim", least=1)
-    draft.take("parallelism.context", "context_parallel_dim", least=1)
-    draft.translate("workload.precision", {"bf16": "bf16-pure", "fp32": "fp32"}, "dtype")
-    read_optimizer(draft, "optimizer._component_")
-    if keys.flag("optimizer.fused"):
-        draft.put("workload.implementation", "fused", "optimizer.fused")
     if keys.flag("optimizer_in_bwd"):
         draft.unmapped["optimizer_in_bwd"] = (
             "each weight is updated as soon as its gradient is there, which saves memory"
@@ -73,8 +51,8 @@ def _read_model(draft: Draft) -> None:
     if adapted is None:
         return
     draft.take("workload.adapter_rank", "model.lora_rank", least=1)
-    modules = keys.take("model.lora_attn_modules")
-    listed = [MODULES[name] for name in modules if name in MODULES] if isinstance(modules, list) else []
+    modules, known = keys.take("model.lora_attn_modules"), words_of("modules")
+    listed = [known[name] for name in modules if name in known] if isinstance(modules, list) else []
     if keys.flag("model.apply_lora_to_mlp"):
         listed += ["gate", "up", "down"]
     if keys.flag("model.apply_lora_to_output"):
@@ -88,17 +66,4 @@ def _read_model(draft: Draft) -> None:
         draft.put("workload.adapter_norm", True, "model.use_dora")
 
 
-TORCHTUNE = ConfigFormat(
-    name="torchtune",
-    title="torchtune",
-    syntax="yaml",
-    telling=("model._component_", "tokenizer._component_", "enable_activation_checkpointing", "optimizer._component_",
-             "checkpointer._component_", "loss._component_"),
-    read=_read,
-    sure="model._component_",
-    harmless=("checkpointer.", "tokenizer.", "dataset.", "loss.", "lr_scheduler.", "optimizer.", "profiler.",
-              "save_adapter_weights_only",
-              "metric_logger.", "device", "tensor_parallel_plan.", "custom_sharded_layers", "collate_fn",
-              "save_every", "model.lora_"),
-    script="tune run",
-)  # fmt: skip
+TORCHTUNE = make_format("torchtune", _read)

@@ -1,13 +1,11 @@
 """TRL's yaml or command: TrainingArguments with a model, adapters and the method."""
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import name_source
-from traincast.configs._nouns import ConfigFormat, Draft
+from traincast.configs._nouns import Draft
 from traincast.configs._trainer import (
-    ATTENTIONS,
     read_adapter,
-    read_launcher,
     read_lengths,
-    read_model,
     read_recompute,
     read_trainer,
 )
@@ -15,18 +13,9 @@ from traincast.configs._trainer import (
 
 def _read(draft: Draft) -> None:
     program = str(draft.keys.values.get("program", ""))
-    read_launcher(draft)
-    read_model(draft, "model_name_or_path", "model")
-    draft.take("workload.seq", "max_length", "max_seq_length", least=1)
-    draft.take("job.global_batch", "global_batch_size", least=1)
     if draft.keys.flag("use_peft") or "lora_r" in draft.keys:
         read_adapter(draft, "lora_r", "lora_target_modules")
         draft.assume("workload.adapter_rank", 16, "lora_r is not said, so TRL takes 16")
-    if draft.keys.flag("load_in_4bit"):
-        draft.put("workload.frozen_dtype", "fp4", "load_in_4bit")
-    elif draft.keys.flag("load_in_8bit"):
-        draft.put("workload.frozen_dtype", "int8", "load_in_8bit")
-    draft.translate("workload.attention", ATTENTIONS, "attn_implementation")
     read_recompute(draft, "gradient_checkpointing")
     draft.assume("parallelism.recompute", "full", "gradient_checkpointing is not said, so TRL runs layers again")
     read_trainer(draft)
@@ -42,10 +31,6 @@ def _read(draft: Draft) -> None:
         draft.notes.append("packing: every sample is taken to be full")
     if draft.keys.values.get("padding_free") is True:
         draft.refuse("padding_free", "no field")
-    if draft.keys.flag("use_dora"):
-        draft.put("workload.adapter_norm", True, "use_dora")
-    if draft.keys.flag("activation_offloading"):
-        draft.put("parallelism.offload_activations", True, "activation_offloading")
     _read_method(draft, program)
 
 
@@ -96,20 +81,4 @@ _PREFERENCES = {"sigmoid": "dpo", "ipo": "ipo", "kto": "kto"}
 """Losses of preference learning that name a regime."""
 
 
-_ATTENTIONS = {"eager": "eager", "flash": "sdpa", "flash-2": "flash_attention_2", "flash-3": "flash_attention_3"}
-
-TRL = ConfigFormat(
-    name="trl",
-    title="TRL",
-    syntax="yaml",
-    telling=("bf16", "model_name_or_path",
-             "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
-             "gradient_checkpointing",
-             "max_length", "use_peft", "lora_r", "lora_target_modules", "attn_implementation",
-             "dataset_name", "load_in_4bit", "num_generations", "max_completion_length", "max_prompt_length", "use_vllm",
-             "vllm_mode", "loss_type"),
-    read=_read,
-    harmless=("dataset_", "eval_", "dataloader_", "logging", "remove_unused_columns", "bnb_4bit_",
-              "model_init_kwargs", "eos_token"),
-    script="trl",
-)  # fmt: skip
+TRL = make_format("trl", _read)

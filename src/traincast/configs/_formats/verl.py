@@ -1,13 +1,12 @@
 """verl's yaml or Hydra overrides: supervised fine-tuning, and rounds of PPO and GRPO."""
 
+from traincast.configs._documents import make_format
 from traincast.configs._models import find_model
-from traincast.configs._nouns import ConfigFormat, Draft
+from traincast.configs._nouns import Draft
 from traincast.configs._trainer import (
     read_adapter,
-    read_launcher,
     read_lengths,
     read_model,
-    read_optimizer,
 )
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -16,7 +15,6 @@ _MODEL = "actor_rollout_ref.model"
 
 def _read(draft: Draft) -> None:
     keys = draft.keys
-    read_launcher(draft)
     learns = any(keys.under("actor_rollout_ref"))
     model = _MODEL if learns else "model"
     engine = next(
@@ -24,7 +22,6 @@ def _read(draft: Draft) -> None:
         "engine",
     )
     read_model(draft, f"{model}.path", "model.partial_pretrain")
-    _read_place(draft)
     if learns:
         _read_actor(draft)
     else:
@@ -33,10 +30,6 @@ def _read(draft: Draft) -> None:
         draft.take("workload.seq", "data.max_length", least=1)
     if draft.keys.flag("data.use_dynamic_bsz", f"{_ACTOR}.use_dynamic_bsz"):
         draft.notes.append("use_dynamic_bsz: passes are filled by tokens; a fixed number of full samples is taken")
-    if not draft.take("job.steps", "trainer.total_training_steps", least=1):
-        draft.take("job.epochs", "trainer.total_epochs", least=1e-9)
-    draft.take("job.checkpoint_every_steps", "trainer.save_freq", least=1)
-    draft.take("job.evaluation_every_steps", "trainer.test_freq", least=1)
     on = keys.flag(f"{model}.enable_gradient_checkpointing")
     if on is not None:
         draft.put("parallelism.recompute", "full" if on else "none", f"{model}.enable_gradient_checkpointing")
@@ -47,16 +40,6 @@ def _read(draft: Draft) -> None:
     for key in (f"{model}.lora_rank", f"{model}.target_modules"):
         keys.take(key)
     _read_engine(draft, engine)
-    read_optimizer(draft, f"{_ACTOR}.optim.optimizer", "optim.optimizer")
-    draft.assume(
-        "parallelism.recompute", "full", "enable_gradient_checkpointing is not said, so verl runs layers again"
-    )
-    draft.assume("job.stack", "fsdp2", "verl trains with FSDP")
-
-
-def _read_place(draft: Draft) -> None:
-    draft.take("cluster.nodes", "trainer.nnodes", least=1)
-    draft.take("cluster.devices_per_node", "trainer.n_gpus_per_node", least=1)
 
 
 _ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "rloo": "rloo", "grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
@@ -86,10 +69,6 @@ def _read_actor(draft: Draft) -> None:
         draft.put("workload.seq", question + answer, "data.max_response_length")
     referred = [keys.flag(f"{_ACTOR}.use_kl_loss"), keys.flag("algorithm.use_kl_in_reward")]
     draft.put("job.reference", "frozen" if any(referred) else "none", f"{_ACTOR}.use_kl_loss")
-    draft.take("job.rollout_epochs", f"{_ACTOR}.ppo_epochs", least=1)
-    draft.take("job.rollout_tp", f"{_ROLLOUT}.tensor_model_parallel_size", least=1)
-    draft.take("job.rollout_memory", f"{_ROLLOUT}.gpu_memory_utilization")
-    draft.take("job.rollout_batch", f"{_ROLLOUT}.max_num_seqs", least=1)
     reward = keys.word("reward_model.model.path") if keys.flag("reward_model.enable") else None
     known = find_model(reward) if reward else None
     if reward and known is None:
@@ -135,19 +114,4 @@ def _read_engine(draft: Draft, engine: str) -> None:
         keys.take(f"{engine}.{key}")
 
 
-VERL = ConfigFormat(
-    name="verl",
-    title="verl",
-    syntax="yaml",
-    telling=("actor_rollout_ref.", "data.micro_batch_size_per_gpu", "trainer.n_gpus_per_node", "trainer.nnodes", "engine.",
-             "algorithm.adv_estimator", "model.partial_pretrain"),
-    read=_read,
-    sure="actor_rollout_ref.",
-    harmless=("algorithm.", "data.", "trainer.", "checkpoint.", "profiler.", "global_profiler.", "transfer_queue.", "ray_kwargs.",
-              "custom_reward_function.", "_target_", "defaults", f"{_ACTOR}.optim.", "optim.",
-              f"{_ACTOR}.checkpoint.", f"{_ACTOR}.policy_loss.",
-              f"{_ACTOR}.clip_ratio", f"{_ACTOR}.kl_loss", f"{_ACTOR}.entropy_coeff", f"{_ACTOR}.loss_agg_mode",
-              f"{_ACTOR}.tau_"),
-    nodes_by_launcher=False,
-    script="verl.trainer",
-)  # fmt: skip
+VERL = make_format("verl", _read)
