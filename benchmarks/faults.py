@@ -558,7 +558,8 @@ Acknowledged is what a caller had been told: a job by its 202, a row in a journa
 SHORT = """
 Jobs that are asked for while a disk is full are refused with 503 and a reason; those that were promised come before and after.
 Results that end meanwhile are held, and written when there is space again.
-`batch` is resumed after each kill, and its result must be byte for byte that of a run that nobody killed. `benchmarks/faults.json` holds the counts.
+`batch` is resumed after each kill, and its result must be byte for byte that of a run that nobody killed.
+`benchmarks/faults.json` holds the counts.
 
 Short forms are tests: `tests/service/test_faults.py`, `test_jobs.py`, `test_shared.py`, `tests/store/test_store.py`,
 `tests/cli/test_kills.py`, `test_batch_resume.py`, `tests/profile/test_profile_command.py`.

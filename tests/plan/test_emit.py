@@ -16,7 +16,7 @@ from traincast.forecast import forecast
 from traincast.plan import Plan
 from traincast.plan._emit import EMITTERS, emit, make_recipe, slurm_flags
 from traincast.plan._emit.schedulers import show_slurm_time
-from traincast.plan._nouns import Candidate, job_quantile_s
+from traincast.plan._nouns import job_quantile_s
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the emitted YAML back")
 

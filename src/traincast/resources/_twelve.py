@@ -68,7 +68,8 @@ class TwelveNetwork:
 
     def answer(self, rank: Rank) -> Array:
         """Of each output, in its own unit."""
-        return _answer(self.arrays, self.pool(rank)[None])[2][0]
+        answered: Array = _answer(self.arrays, self.pool(rank)[None])[2][0]
+        return answered
 
     def predict(self, rank: Rank) -> "TwelveAnswer":
         raw = dict(zip(OUTPUTS, self.answer(rank).tolist(), strict=True))
