@@ -1,7 +1,6 @@
 """Turns tasks and tensor lifetimes into the peak memory of a rank, what it is made of and when it happens."""
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
