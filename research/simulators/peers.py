@@ -7,55 +7,100 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Floats, Ints, JobTable
-from traincast.schedule._lines import Key, Line, View
+from traincast.schedule._lines import Key, Line, ServingLine
 from traincast.schedule._shares import Shareholders, SharePolicy
 from traincast.spec import Fleet, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class ListOrder:
-    """Preemptive and greedy by a key, with the ties of a list: "history" keeps the order of the last pass, as a list that is
-    sorted in place does (Tiresias); "queue-first" puts waiting jobs before running ones (Helios)."""
+    """Preemptive and greedy by a key; ties keep the order of the last pass, as a list that is sorted in place does (Tiresias)."""
 
     name: str
     key: Key
-    ties: str
     preemptive: bool = True
     fit: str = "skip"
 
-    def line(self, view: View) -> "_ListLine":
-        return _ListLine(view, self.key, self.ties)
+    def line(self, floor: Floor) -> "_ListLine":
+        return _ListLine(floor, self.key)
 
 
 class _ListLine(Line):
-    def __init__(self, view: View, key: Key, ties: str) -> None:
-        self._view, self._key, self._ties = view, key, ties
+    def __init__(self, floor: Floor, key: Key) -> None:
+        self._floor, self._key = floor, key
         self._queue: list[int] = []
-        self._running: list[int] = []
 
     def join(self, job: int, now_s: float) -> None:
         self._queue.append(job)
 
     def leave(self, job: int, now_s: float) -> None:
-        (self._running if job in self._running else self._queue).remove(job)
-
-    def started(self, job: int, now_s: float) -> None:
-        if self._ties == "queue-first":
-            self._queue.remove(job)
-            self._running.append(job)
-
-    def stopped(self, job: int, now_s: float) -> None:
-        if self._ties == "queue-first":
-            self._running.remove(job)
-            self._queue.append(job)
+        self._queue.remove(job)
 
     def order(self, now_s: float) -> Iterable[int]:
-        view, key = self._view, self._key
-        if self._ties == "history":
-            self._queue.sort(key=lambda job: key(view, job, now_s))
-            return self._queue
-        return sorted(self._queue + self._running, key=lambda job: key(view, job, now_s))
+        self._queue.sort(key=lambda job: self._key(self._floor, job, now_s))
+        return self._queue
+
+
+@dataclass(frozen=True, slots=True)
+class HeliosSrtf:
+    """Helios' own SRTF: whoever is shortest gets GPUs by count, waiting jobs before running ones of equal rest. A job that is
+    chosen and finds no nodes keeps its count, so others are preempted for nothing, and one look follows a second after each
+    change."""
+
+    name: str = "helios-srtf"
+    preemptive: bool = True
+    fit: str = "helios"
+
+    def line(self, floor: Floor) -> "_HeliosLine":
+        return _HeliosLine(floor)
+
+
+class _HeliosLine(ServingLine):
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._queue: list[int] = []
+        self._running: list[int] = []
+        self._arrived_s = self._again_s = -math.inf
+
+    def join(self, job: int, now_s: float) -> None:
+        self._queue.append(job)
+        self._arrived_s = now_s
+
+    def leave(self, job: int, now_s: float) -> None:
+        (self._running if job in self._running else self._queue).remove(job)
+
+    def stopped(self, job: int, now_s: float) -> None:
+        self._running.remove(job)
+        self._queue.append(job)
+
+    def wakeup_s(self, now_s: float) -> float:
+        return self._again_s if self._again_s > now_s else math.inf
+
+    def serve(self, now_s: float) -> None:
+        floor, free = self._floor, self._floor.fleet.num_gpus
+        chosen, losers = [], []
+        for job in sorted(self._queue + self._running, key=lambda job: floor.remaining_s(job, now_s)):
+            if floor.num_gpus[job] <= free:
+                free -= int(floor.num_gpus[job])
+                chosen.append(job)
+            elif floor.is_running(job):
+                losers.append(job)
+        chosen = [job for job in chosen if not floor.is_running(job)]
+        changed = False
+        for job in losers if chosen else ():
+            floor.preempt(job, now_s)
+            changed = True
+        for job in chosen:
+            place = floor.find(job)
+            if place is not None:
+                floor.start(job, place, now_s)
+                self._queue.remove(job)
+                self._running.append(job)
+                changed = True
+        if changed or self._arrived_s == now_s:
+            self._again_s = now_s + 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +115,13 @@ class Leveled:
     preemptive: bool = True
     fit: str = "skip"
 
-    def line(self, view: View) -> "_LeveledLine":
-        return _LeveledLine(view, self.limits, by_gpu=self.by_gpu)
+    def line(self, floor: Floor) -> "_LeveledLine":
+        return _LeveledLine(floor, self.limits, by_gpu=self.by_gpu)
 
 
 class _LeveledLine(Line):
-    def __init__(self, view: View, limits: Sequence[float], *, by_gpu: bool) -> None:
-        self._view, self._limits, self._by_gpu = view, limits, by_gpu
+    def __init__(self, floor: Floor, limits: Sequence[float], *, by_gpu: bool) -> None:
+        self._floor, self._limits, self._by_gpu = floor, limits, by_gpu
         self._active: dict[int, int] = {}
         self._levels: list[list[int]] = [[] for _ in range(len(limits) + 1)]
 
@@ -88,10 +133,10 @@ class _LeveledLine(Line):
         self._levels[self._active.pop(job)].remove(job)
 
     def order(self, now_s: float) -> Iterable[int]:
-        view = self._view
+        floor = self._floor
         for job, level in list(self._active.items()):
-            if level < len(self._limits) and view.is_running(job):
-                service = view.served_s(job, now_s) * (view.num_gpus[job] if self._by_gpu else 1)
+            if level < len(self._limits) and floor.is_running(job):
+                service = floor.served_s(job, now_s) * (floor.num_gpus[job] if self._by_gpu else 1)
                 if service >= self._limits[level]:
                     self._levels[level].remove(job)
                     self._levels[level + 1].append(job)
@@ -99,15 +144,15 @@ class _LeveledLine(Line):
         return [job for level in self._levels for job in level]
 
     def wakeup_s(self, now_s: float) -> float:
-        view = self._view
+        floor = self._floor
         soonest = math.inf
         for index, level in enumerate(self._levels):
-            running = [job for job in level if view.is_running(job)]
-            level[:] = running + [job for job in level if not view.is_running(job)]
+            running = [job for job in level if floor.is_running(job)]
+            level[:] = running + [job for job in level if not floor.is_running(job)]
             if index < len(self._limits):
                 for job in running:
-                    left = self._limits[index] - view.served_s(job, now_s)
-                    soonest = min(soonest, now_s + math.ceil(left / view.num_gpus[job] if self._by_gpu else left))
+                    left = self._limits[index] - floor.served_s(job, now_s)
+                    soonest = min(soonest, now_s + math.ceil(left / floor.num_gpus[job] if self._by_gpu else left))
         return soonest
 
 

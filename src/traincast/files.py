@@ -31,7 +31,7 @@ MAX_UNPACKED_BYTES = 1024 * MIB
 GRAPH_FORMAT = "traincast-graph"
 GRAPH_VERSION = 1
 CALIBRATION_FORMAT = "traincast-calibration"
-CALIBRATION_VERSION = 2
+CALIBRATION_VERSION = 3
 
 _HUGE = re.compile(rb"[0-9a-fA-F_]{300}")
 
@@ -163,6 +163,11 @@ def load_calibration(source: str | os.PathLike[str]) -> Calibration:
     except OSError:
         return decode_calibration(read_json(path), where=str(path))
     return _load_calibration(path, stat.st_mtime_ns, stat.st_size)
+
+
+def read_calibration(named: str | Calibration | None) -> Calibration | None:
+    """What a question names as learnt: by its name, its file, or itself."""
+    return load_calibration(named) if isinstance(named, str) else named
 
 
 @functools.lru_cache(maxsize=8)

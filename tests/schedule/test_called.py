@@ -6,45 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from schedule.builders import fleet, table
+from schedule.builders import Called, fleet, table
+from traincast.schedule._floor import Floor
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._network import UniformTraffic
-from traincast.schedule._placement import PLACERS
-from traincast.schedule._policies import POLICIES, Ordered, Quotas
+from traincast.schedule._policies import POLICIES, Quotas
 from traincast.schedule._simulator import simulate_cluster
-from traincast.spec._fleet import Request, Snapshot
 
-SHORT_FIRST = Ordered(lambda seen: sorted(seen.waiting, key=lambda request: seen.estimated_s[request.job_id]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Struck:
-    """Node 0 fails once, at `at_s`, with its rack if it says so; nothing else ever happens."""
-
-    at_s: float
-    rack_share: float = 0.0
-
-    def up_s(self, node: int, count: int) -> float:
-        return self.at_s if node == 0 and count == 0 else 1e12 + node + count
-
-    def repair_s(self, node: int, count: int) -> float:
-        return 10.0
-
-    def takes_rack(self, node: int, count: int) -> bool:
-        return self.rack_share > 0
-
-
-def test_a_rack_that_fails_takes_its_nodes_down_and_no_other() -> None:
-    """Four nodes in two racks hold one job each; at 30 s the first rack is lost, and its jobs begin again at 40 s."""
-    jobs = table(*[(0.0, 4, 100.0)] * 4)
-    schedule = simulate_cluster(
-        jobs,
-        POLICIES["fifo"],
-        fleet=fleet(4, 4, nodes_per_rack=2),
-        failures=_Struck(30.0, rack_share=1.0),
-    )
-    assert schedule.end_s.tolist() == [140.0, 140.0, 100.0, 100.0]
-    assert schedule.failures.tolist() == [1, 1, 0, 0]
+SHORT_FIRST = Called(lambda floor, now_s: sorted(floor.waiting, key=lambda job: floor.estimate_s[job]))
 
 
 def test_a_called_policy_meets_dependencies_limits_and_the_end_of_the_run() -> None:
@@ -102,25 +71,13 @@ def test_an_owner_takes_its_gpus_back_and_the_borrower_pays_for_the_interruption
     assert schedule.lost_gpu_s.tolist() == [20.0, 0.0]
 
 
-def test_a_policy_sees_no_true_durations_and_is_asked_at_every_moment() -> None:
+def test_a_policy_is_asked_at_every_moment() -> None:
     seen: list[tuple[float, int, int]] = []
 
-    def decide(snapshot: Snapshot) -> list[Request]:
-        seen.append((snapshot.now_s, len(snapshot.waiting), len(snapshot.running)))
-        assert all(request.duration_s is None for request in snapshot.waiting)
-        return list(snapshot.waiting)
+    def order(floor: Floor, now_s: float) -> list[int]:
+        if floor.waiting:
+            seen.append((now_s, len(floor.waiting), len(floor.running)))
+        return list(floor.waiting)
 
-    simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Ordered(decide), fleet=fleet(1, 4))
+    simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Called(order), fleet=fleet(1, 4))
     assert seen == [(0.0, 1, 0), (1.0, 1, 1), (2.0, 2, 1), (10.0, 2, 0), (20.0, 1, 0)]
-
-
-def test_cpus_count_only_where_they_can_run_out() -> None:
-    """Shares of a node are given with its GPUs; a job that asks for more of them keeps others away."""
-    cluster = fleet(1, 4)
-    cluster = replace(cluster, pools=(replace(cluster.pools[0], cpus_per_node=16),))
-    jobs = table((0.0, 2, 10.0), (0.0, 2, 10.0))
-    for cpus, starts in (([8.0, 8.0], [0.0, 0.0]), ([12.0, 8.0], [0.0, 10.0])):
-        schedule = simulate_cluster(
-            replace(jobs, num_cpus=np.array(cpus)), POLICIES["first-fit"], fleet=cluster, placer=PLACERS["consolidated"]
-        )
-        assert schedule.start_s.tolist() == starts

@@ -1,6 +1,6 @@
 """A device's data sheet to what its silicon cannot exceed: clock under the power cap, lanes, matrix units, two memory levels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,11 @@ def product_flop_per_s(device: Device, dtype: str) -> tuple[float, str]:
     return lanes_flop_per_s(device), "fp32"
 
 
+def fastest_flop_per_s(device: Device, dtypes: Iterable[str]) -> float:
+    """The peak of the fastest units that products of these types can use; 0: there are none."""
+    return max((product_flop_per_s(device, dtype)[0] for dtype in dtypes), default=0.0)
+
+
 def uses_matrix_units(device: Device, dtype: str) -> bool:
     return (
         device.matrix_flop_per_s.get(dtype, 0.0) >= device.vector_flop_per_s.get(dtype, 0.0)
@@ -140,7 +145,7 @@ def sustained_clock(device: Device, dtype: str, law: PowerLaw, *, soak: float | 
     if device.power_watts is None or is_systolic(device):
         return one
     peak, real = product_flop_per_s(device, dtype)
-    energy = _relative_energy(device, real, uses_matrix_units(device, real))
+    energy = relative_energy(device, real, matrix=uses_matrix_units(device, real))
     held = law.clock_per_watt * device.power_watts / (peak * energy)
     if uses_matrix_units(device, real):
         held = held**CONSTANTS.matrix_power_exponent
@@ -162,7 +167,8 @@ def usable_share(device: Device, dtype: str, law: PowerLaw, *, soak: float | Arr
     return clock
 
 
-def _relative_energy(device: Device, dtype: str, matrix: bool) -> float:
+def relative_energy(device: Device, dtype: str, *, matrix: bool) -> float:
+    """Joules per FLOP beside one in fp32 on the CUDA cores of a 16 to 7 nm chip."""
     chip = find_silicon(device)
     if not matrix:
         return chip.lane_energy

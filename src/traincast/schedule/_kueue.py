@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._lines import ServingLine, View
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._manifests import ClusterQueue, Queues
 from traincast.spec import Fleet
 
@@ -23,8 +23,8 @@ class Kueue:
 
     uses_estimates: ClassVar[bool] = False
 
-    def line(self, view: View) -> "KueueLine":
-        return KueueLine(view, self.queues)  # type: ignore[arg-type]
+    def line(self, floor: Floor) -> "KueueLine":
+        return KueueLine(floor, self.queues)
 
 
 class KueueLine(ServingLine):
@@ -86,14 +86,14 @@ class KueueLine(ServingLine):
         freed: list[int] = []
         fits = False
         for victim in victims:
-            nodes.give(self._floor.where(victim), victim)
+            nodes.give(self._floor.where(victim))
             self._used[self._name(victim)] -= self._floor.held[victim]
             freed.append(victim)
             fits = allowed() and self._floor.find(job) is not None
             if fits:
                 break
         for victim in freed:
-            nodes.take(self._floor.where(victim), victim)
+            nodes.take(self._floor.where(victim))
             self._used[self._name(victim)] += self._floor.held[victim]
         for victim in freed if fits else ():
             self._floor.preempt(victim, now_s)

@@ -1,6 +1,7 @@
 """Jobs and a policy to a schedule: one event-driven clock for every policy."""
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,24 +65,24 @@ def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs
     times = 1 if is_kept(look) else 10 if rule.fit == HEAD else 2
     if given.engine == "interpreted" or (given.engine == "auto" and len(jobs) < times * WORTH_COMPILING):
         return False
-    asked = given.failures or given.network or given.record or given.compat.recheck_s is not None
+    asked = given.failures or given.network or given.record
     plain = not (
         rule.asks or rule.key or asked or any(jobs.dependencies) or not np.isnan(jobs.ran_s).all()
     ) and isinstance(beliefs, Fixed)
-    can = plain and find_spec("numba") is not None and not is_placed(jobs, rule, given)
+    can = plain and find_spec("numba") is not None and not is_placed(rule, given)
     if given.engine == "compiled" and not can:
         raise InvalidInput(
-            "the compiled engine needs numba and knows no failures, links, records, dependencies, CPUs, "
-            "memory or speeds by place, nor policies that are asked for their order; use the engine auto"
+            "the compiled engine needs numba and knows no failures, links, records, dependencies or "
+            "speeds by place, nor policies that are asked for their order; use the engine auto"
         )
     return can
 
 
 def is_kept(look: str) -> bool:
-    """Whether numba has kept the machine code of the loop and of this look beside the source, where it does so by default."""
-    folder = Path(loop.__file__).parent / "__pycache__"
+    """Whether numba has kept the machine code of the loop and of this look: beside the source, or where it is told to."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(loop.__file__).parent / "__pycache__")
     lines = {name: getattr(loop, name).__code__.co_firstlineno for name in ("run_events", look)}
-    return all(any(folder.glob(f"_loop.{name}-{line}.*.nbi")) for name, line in lines.items())
+    return all(any(folder.rglob(f"_loop.{name}-{line}.*.nbi")) for name, line in lines.items())
 
 
 def _run_compiled(layout: Layout, given: Conditions) -> Schedule:

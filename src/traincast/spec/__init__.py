@@ -11,31 +11,23 @@ __all__ = [
     "JobTime", "Link", "LogErrors", "MachineRates", "MeasuredRun", "Measurement", "MemoryHabits", "MemoryProfile",
     "Moment", "NodeGroup", "NodePool", "Occupation", "Op", "Parallelism", "Part", "PlanHabits",
     "Program", "Question", "Range", "Rates", "RecipeHabits", "Repeat", "Request", "ResourceProfile", "RunLabels",
-    "RunningJob", "Schedule", "Snapshot", "Span", "Stack", "Stage", "Task", "Tensor", "Timeline", "WorkloadOptions",
+    "Schedule", "Span", "Stack", "Stage", "Task", "Tensor", "Timeline", "WorkloadOptions",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from traincast.spec._asked import Asked
     from traincast.spec._calibration import (
         MIX_KINDS,
-        NOVELTIES,
         Calibration,
-        Choice,
         DeviceLevel,
-        LearnedStacks,
         MeasuredForecast,
         MeasuredNumbers,
         MeasuredRun,
-        ProfileRatio,
         RunCorrections,
         RunLabels,
-        Scale,
-        Scope,
-        Selection,
-        StackConstants,
     )
     from traincast.spec._display import make_with
-    from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, RunningJob, Schedule, Snapshot
+    from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, Schedule
     from traincast.spec._graph import (
         DYNAMIC,
         KINDS,

@@ -29,7 +29,7 @@ class Request:
     `limit_s` is the run time that its user asked for. `started_s` is when it really started, where a log says so; no
     scheduler sees it. A job with `ran_s` runs already when it is submitted: `duration_s` is what is left of it. `num_nodes`,
     `num_cpus` and `memory_bytes` are what it asks for in all, spread evenly over its GPUs; `exclusive` asks for whole nodes.
-    `dependency`, `reservation` and `constraint` are written as Slurm writes them, and `array_limit` is how many tasks of its
+    `dependency` and `constraint` are written as Slurm writes them, and `array_limit` is how many tasks of its
     array may run at once.
     """
 
@@ -58,7 +58,6 @@ class Request:
     exclusive: bool = False
     array_limit: int | None = None
     dependency: str | None = None
-    reservation: str | None = None
     constraint: str | None = None
 
     def __post_init__(self) -> None:
@@ -124,32 +123,6 @@ class Fleet:
     @property
     def num_nodes(self) -> int:
         return sum(pool.num_nodes for pool in self.pools)
-
-
-@noun
-class RunningJob:
-    """A running job as a policy sees it: what it holds and what is believed about the rest of it."""
-
-    request: Request
-    num_gpus: float
-    device: str
-    attained_s: float
-    estimated_remaining_s: float
-
-
-@noun
-class Snapshot:
-    """Everything a scheduler may see at one moment; true durations are not in it.
-
-    `interval_s` holds the limits of the 90 % interval of a job's duration where a forecast gave one.
-    """
-
-    now_s: float
-    waiting: tuple[Request, ...]
-    running: tuple[RunningJob, ...]
-    free_gpus: Mapping[str, int]
-    estimated_s: Mapping[str, float]
-    interval_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @noun
