@@ -25,7 +25,7 @@ from traincast.errors import IllegalPlan
 from traincast.forecast import Engine
 from traincast.plan import Space, search_plans
 from traincast.plan._nouns import Candidate
-from traincast.plan._search import Settings, sift
+from traincast.plan._search import search
 from traincast.plan._space import Shape, list_candidates
 from traincast.spec import Forecast, Job, Parallelism, Question, WorkloadOptions
 
@@ -100,7 +100,7 @@ def plan_large(asked: argparse.Namespace) -> dict[str, float]:
         return graphs[batch, plan.recompute]
 
     started = time.process_time()
-    found = sift(clusters, job_at, space, Settings())
+    found = search(job_at, clusters, space)
     spent_s = time.process_time() - started
     print(
         f"{found.num_plans:,} plans on {', '.join(str(c.num_devices) for c in clusters)} devices in {spent_s:.1f} CPU s"

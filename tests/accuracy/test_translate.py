@@ -352,7 +352,7 @@ def test_a_version_stands_behind_the_framework_or_among_the_settings(framework: 
 
 def test_a_row_that_says_nothing_of_recomputation_runs_as_its_software_does() -> None:
     sharded = {"framework": "torchtitan", "n_gpus": 8, "zero": 3, "dtype": "bf16", "global_batch": 16.0}
-    assert read_plan(make_case(**sharded, act_ckpt=None), []).recompute == "products"
+    assert read_plan(make_case(**sharded, act_ckpt=None), []).recompute == "selective-op"
     assert read_plan(make_case(**sharded, act_ckpt="none"), []).recompute == "none"
     assert read_plan(make_case(act_ckpt=None), []).recompute == "none"
 

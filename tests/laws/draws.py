@@ -4,13 +4,11 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from hypothesis import assume
 from hypothesis import strategies as st
 
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.catalog._workloads import workload
-from traincast.errors import IllegalPlan
 from traincast.lower import lower
 from traincast.spec import Graph, Op, Parallelism, Program
 
@@ -70,45 +68,57 @@ def degrees(most: int, *, least: int = 1) -> st.SearchStrategy[int]:
 
 @st.composite
 def draws(draw: st.DrawFn, families: tuple[str, ...] = FAMILIES, **fixed: object) -> Draw:
-    """Any model under any plan that it and `Parallelism` allow; `fixed` are words of the plan, or what they are drawn from."""
+    """Any model under any plan that it and `Parallelism` allow, made so that none is refused; `fixed` are words of the plan, or
+    what they are drawn from."""
+
+    def choose(name: str, usual: object) -> object:
+        value = fixed.get(name, usual)
+        return draw(value) if isinstance(value, st.SearchStrategy) else value
+
+    def degree(name: str, usual: object) -> int:
+        value = choose(name, usual)
+        return value if isinstance(value, int) else 1
+
     family = draw(st.sampled_from(families))
+    precision = draw(st.sampled_from(fixed.get("precision", ("bf16", "bf16-pure", "fp32", "bf16-amp"))))  # type: ignore[arg-type]
+    sometimes = draw(st.integers(0, 3)) == 0
+    served = st.integers(1, 4) if family in ("dense", "vision") and sometimes else 0
+    servers = degree("servers", served)
+    if servers:
+        plan = Parallelism(
+            data=degree("data", degrees(16)), servers=servers, asynchronous=bool(choose("asynchronous", st.booleans()))
+        )
+        return Draw(family=family, precision=precision, plan=plan)
     decoder = family not in OTHERS
+    context = degree("context", degrees(4) if decoder else 1)
+    swapped = choose("context_method", st.sampled_from(["ring", "ulysses"])) == "ulysses"
+    # Ulysses deals the heads of a tensor rank to the context ranks.
+    tensor = degree("tensor", degrees(HEADS // context if swapped else HEADS) if decoder else 1)
+    tensor = min(tensor, HEADS // context) if swapped else tensor
+    expert = degree("expert", degrees(8)) if family == "moe" else 1
+    data = degree("data", degrees(16, least=max(1, expert // context)))
+    pipeline = degree("pipeline", degrees(LAYERS) if decoder else degrees(2) if family == "encoder-decoder" else 1)
+    several = 1 < pipeline <= LAYERS // 2
+    zero = degree("zero", st.integers(0, 3))
+    sharded = draw(st.booleans()) and zero and expert == 1
+    sequence = bool(choose("sequence_parallel", st.booleans()))
     words: dict[str, object] = {
-        "data": draw(degrees(16)),
-        "tensor": draw(degrees(8)) if decoder else 1,
-        "pipeline": draw(degrees(8)) if decoder else draw(degrees(2)) if family == "encoder-decoder" else 1,
-        "context": draw(degrees(4)) if decoder else 1,
-        "context_method": draw(st.sampled_from(["ring", "ulysses"])),
-        "zero": draw(st.integers(0, 3)),
-        "micro_batches": draw(st.sampled_from([1, 4, 8])),
-        "recompute": draw(st.sampled_from(["none", "selective", "full", "products"])),
-        "sequence_parallel": draw(st.booleans()),
-        "gather_ahead": draw(st.booleans()),
-        "overlap": draw(st.booleans()),
-        "reduce_dtype": draw(st.sampled_from([None, "fp32", "bf16"])),
-    }
-    if family == "moe":
-        words["expert"] = draw(degrees(8))
-        words["expert_tensor"] = draw(st.sampled_from([None, 1])) if words["sequence_parallel"] else None
-        words["dispatch_once"] = draw(st.booleans())
-    if words["pipeline"] != 1:
-        words["virtual_stages"] = draw(degrees(2))
-    if draw(st.integers(0, 3)) == 0:
-        away = ("offload_optimizer", "offload_weights", "offload_activations")
-        words |= {name: draw(st.booleans()) for name in away}
-    if draw(st.booleans()) and words["zero"]:
-        words["shard"] = draw(degrees(8))
-    if family in ("dense", "vision") and draw(st.integers(0, 3)) == 0:
-        words = {"data": words["data"], "servers": draw(st.integers(1, 4)), "asynchronous": draw(st.booleans())}
-    precision = draw(st.sampled_from(fixed.pop("precision", ("bf16", "bf16-pure", "fp32", "bf16-amp"))))  # type: ignore[arg-type]
-    words |= {name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()}
-    try:
-        found = Draw(family=family, precision=precision, plan=Parallelism(**words))  # type: ignore[arg-type]
-        assume(found.program.stages)
-    except IllegalPlan:
-        assume(False)
-        raise
-    return found
+        "data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert, "zero": zero,
+        "context_method": "ulysses" if swapped else "ring",
+        "micro_batches": choose("micro_batches", st.sampled_from([1, 4, 8])),
+        "recompute": choose("recompute", st.sampled_from(["none", "selective", "full", "selective-op"])),
+        "sequence_parallel": sequence,
+        "gather_ahead": choose("gather_ahead", st.booleans()),
+        "overlap": choose("overlap", st.booleans()),
+        "reduce_dtype": choose("reduce_dtype", st.sampled_from([None, "fp32", "bf16"])),
+        "expert_tensor": choose("expert_tensor", st.sampled_from([None, 1]) if family == "moe" and sequence else None),
+        "dispatch_once": choose("dispatch_once", st.booleans() if family == "moe" else False),
+        "virtual_stages": choose("virtual_stages", degrees(2) if several else 1),
+        "shard": choose("shard", degrees(min(8, data * context)) if sharded else None),
+    }  # fmt: skip
+    for name in ("offload_optimizer", "offload_weights", "offload_activations"):
+        words[name] = choose(name, st.booleans() if sometimes else False)
+    return Draw(family=family, precision=precision, plan=Parallelism(**words))  # type: ignore[arg-type]
 
 
 def count_flop(

@@ -24,11 +24,13 @@ def peak_of(graph: Graph, how: str) -> float:
 
 
 def test_saving_every_second_product_lies_between_none_and_all(graph: Graph) -> None:
-    assert peak_of(graph, "full") < peak_of(graph, "products") < peak_of(graph, "none")
+    assert peak_of(graph, "full") < peak_of(graph, "selective-op") < peak_of(graph, "none")
 
 
 def test_half_of_the_products_and_no_attention_run_again(graph: Graph) -> None:
-    again = [task for task in stage_of(graph, "products").tasks if isinstance(task, Op) and task.phase == "recompute"]
+    again = [
+        task for task in stage_of(graph, "selective-op").tasks if isinstance(task, Op) and task.phase == "recompute"
+    ]
     forward = [task for task in stage_of(graph, "none").tasks if isinstance(task, Op) and task.phase == "forward"]
     layer = [task for task in forward if task.kind == "matmul" and "layers" in task.layer]
     assert sum(task.kind == "matmul" for task in again) == len(layer) // 2
@@ -40,7 +42,7 @@ def test_what_is_saved_is_held_until_its_layer_runs_again(graph: Graph) -> None:
     tokens, hidden, ffn, layers = 16 * 512, 256, 1024, 8
     kept = 2 * tokens * (5 * hidden + ffn) * layers
     without = peak_of(graph, "full")
-    assert peak_of(graph, "products") - without == pytest.approx(kept - 2 * tokens * hidden * layers, rel=0.3)
+    assert peak_of(graph, "selective-op") - without == pytest.approx(kept - 2 * tokens * hidden * layers, rel=0.3)
 
 
 def test_every_layer_that_runs_forward_in_a_stage_runs_backward_there_too() -> None:

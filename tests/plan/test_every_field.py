@@ -81,7 +81,7 @@ PLAN: dict[str, Change] = {
     "dispatch_once": ({**MIXED, "experts": 16, "experts_per_token": 4, "expert": 16, "nodes": 2, "batch": 64}, False),
     "overlap_experts": ({**MIXED, "expert": 4}, True), "virtual_stages": (PIPE, 2), "micro_batches": (LANGUAGE, 4),
     "zero": (LANGUAGE, 3), "shard": ({**LANGUAGE, "zero": 3}, 4), "sequence_parallel": (SPLIT, False),
-    "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "products"),
+    "recompute": (LANGUAGE, "full"), "order": (PIPE, "gpipe"), "balance": (PIPE, "matmuls"),
     "bucket_bytes": (LANGUAGE, 1e5), "bucket_copies": (LANGUAGE, False), "overlap": (LANGUAGE, False),
     "reduce_dtype": (LANGUAGE, "bf16"), "async_tensor": ({**SPLIT, "sequence_parallel": True}, True),
     "servers": ({**LANGUAGE, "zero": 0}, 2), "asynchronous": ({**LANGUAGE, "zero": 0, "servers": 2}, True),

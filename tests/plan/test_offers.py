@@ -9,7 +9,7 @@ import traincast
 from plan.models import pose_transformer
 from traincast import Parallelism, catalog
 from traincast.errors import IllegalPlan, InvalidInput
-from traincast.plan import Space, plan, search_plans
+from traincast.plan import Space, plan
 from traincast.plan._offers import Wanted, catalogue_offers, check_regions, offer_of, read_offers, size_offers
 from traincast.plan._space import Shape, list_plans
 from traincast.plan._what_if import what_if
@@ -73,14 +73,6 @@ def test_every_plan_of_a_space_uses_all_devices_and_keeps_the_samples_of_a_step(
         assert found.tensor in (1, 2, 4, 8)
     assert {found.expert for _, found in plans} == {1, 2, 4}
     assert len({(batch, repr(found)) for batch, found in plans}) == len(plans)
-
-
-def test_processes_find_what_one_process_finds() -> None:
-    clusters = [catalog.cluster("aws-p4d.24xlarge", nodes=count) for count in (1, 2)]
-    alone = search_plans(REQUEST, clusters, space=NARROW)
-    spread = search_plans(REQUEST, clusters, space=NARROW, engine="processes", workers=1)
-    assert [one.forecast for one in spread.plans] == [one.forecast for one in alone.plans]
-    assert spread.num_plans == alone.num_plans
 
 
 def test_a_change_keeps_the_samples_of_a_step_or_says_why_it_cannot() -> None:

@@ -87,5 +87,5 @@ def test_a_device_that_is_too_small_names_the_four_remedies_that_people_try() ->
     from traincast.plan import ask, tell
 
     told = tell(ask(ask_in_words("llama-3.1-8b", "1xrtx3060")))
-    assert [remedy.change for remedy in told.remedies][:1] == ["QLoRA"]
+    assert [remedy.change for remedy in told.remedies][:1] == ["QLoRA with Unsloth"]
     assert dataclasses.replace(told.remedies[0].question).job["regime"] == "qlora"

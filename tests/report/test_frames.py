@@ -1,11 +1,11 @@
-"""Results as frames and figures: by one call each, with a library only where one is asked for."""
+"""Results as frames: by one call each, with a library only where one is asked for."""
 
 import pytest
 
 from traincast import forecast
 from traincast.errors import InvalidInput
 from traincast.plan import search_plans
-from traincast.report import make_frame, plot_front, plot_memory, plot_scaling, plot_timeline
+from traincast.report import make_frame
 from traincast.report._frames import list_rows
 from traincast.resolve import ask_in_words, build_cluster
 
@@ -38,24 +38,6 @@ def test_a_frame_has_a_line_for_each_plan(library: str, found) -> None:  # type:
     assert found.frame(library=library).shape == frame.shape
 
 
-@pytest.mark.parametrize("backend", ["matplotlib", "plotly"])
-def test_every_figure_is_one_call(backend: str, answer, found) -> None:  # type: ignore[no-untyped-def]
-    pytest.importorskip(backend)
-    for figure in (
-        plot_timeline(answer, backend=backend),
-        plot_memory(answer, backend=backend),
-        plot_scaling([answer], backend=backend),
-        plot_front(found, backend=backend),
-    ):
-        assert type(figure).__name__ == "Figure"
-    assert type(answer.plot_memory(backend=backend)) is type(found.plot_front(backend=backend))
-    assert type(answer.plot_timeline(backend=backend)).__name__ == "Figure"
-
-
-def test_an_unknown_library_or_backend_is_refused(answer) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_library_is_refused(answer) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput, match="pandas, polars"):
         make_frame(answer, library="excel")
-    with pytest.raises(InvalidInput, match="matplotlib, plotly"):
-        plot_memory(answer, backend="paper")
-    with pytest.raises(InvalidInput, match="draw=True"):
-        plot_timeline(forecast("gpt2", "1xa100-80g", batch=1))

@@ -42,7 +42,7 @@ def test_the_plan_says_what_it_is_run_with(asked: Question, name: str) -> None:
     resolved = decide(asked)
     assert resolved.job.stack.name == name
     assert any("no framework is named" in each for each in resolved.assumptions)
-    assert ("--stack", name) in zip(resolved.settings["flags"], resolved.settings["flags"][1:], strict=False)
+    assert ("--framework", name) in zip(resolved.settings["flags"], resolved.settings["flags"][1:], strict=False)
 
 
 def test_a_stack_that_is_named_is_kept() -> None:

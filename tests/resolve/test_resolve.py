@@ -35,7 +35,7 @@ def question(*, plan: dict[str, Any] | None = None, job: dict[str, Any] | None =
 def test_a_stack_fills_in_what_nobody_said_and_says_so() -> None:
     found = decide(question(plan={"tensor": 4, "zero": 3, "recompute": "selective"}, job={"stack": "torchtitan"}))
     assert found.parallelism.sequence_parallel
-    assert found.parallelism.recompute == "products"
+    assert found.parallelism.recompute == "selective-op"
     assert any("splits the sequence" in text for text in found.assumptions)
     assert any("selective" in text for text in found.assumptions)
 

@@ -208,7 +208,7 @@ def test_full_recomputation_needs_less_memory() -> None:
 
 
 def test_a_pipeline_cut_by_products_gives_the_output_layer_its_share() -> None:
-    stages = _lower_llama(pipeline=2, balance="products").stages
+    stages = _lower_llama(pipeline=2, balance="matmuls").stages
     layers = [max((repeat.count for repeat in stage.repeats), default=0) for stage in stages]
     assert layers[0] > layers[1]
     assert sum(layers) == 8
@@ -216,11 +216,11 @@ def test_a_pipeline_cut_by_products_gives_the_output_layer_its_share() -> None:
 
 def test_a_pipeline_that_leaves_a_stage_with_nothing_to_run_is_refused() -> None:
     with pytest.raises(IllegalPlan, match="nothing to run"):
-        _lower_llama(pipeline=16, balance="products")
+        _lower_llama(pipeline=16, balance="matmuls")
 
 
 def test_behind_the_last_product_the_wide_scores_and_the_loss_may_have_stages_of_their_own() -> None:
-    stages = _lower_llama(pipeline=8, balance="products").stages
+    stages = _lower_llama(pipeline=8, balance="matmuls").stages
     own = [{task.layer for task in stage.tasks if isinstance(task, Op) and task.phase == "forward"} for stage in stages]
     assert own[-3] == {"head.norm", "head.decoder"}
     assert own[-2] == own[-1] == {"loss"}

@@ -12,7 +12,7 @@ from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
-from traincast.spec import Question
+from traincast.spec import SAFE_CONFIDENCE, Question
 
 if TYPE_CHECKING:
     from traincast.plan import Advice
@@ -23,7 +23,7 @@ def advise(
     question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How likely it must be to fit, between 0 and 1.")
-    ] = 0.9,
+    ] = SAFE_CONFIDENCE,
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Only the flags for sbatch: --time, --mem, --gres, --nodes ...")
     ] = False,

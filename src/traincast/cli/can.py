@@ -32,17 +32,22 @@ def can(
     named = [part.strip() for part in (devices or "").split(",") if part.strip()] or list(usual_devices())
     with follow(label="devices") as watch:
         ways = list_ways(question, named, watch=watch)
-    held = tuple(list_held(question, large=usual_devices()[-1]))
+    tokens = question.workload.seq or find_training(_tuned(question)).seq
+    held = tuple(list_held(question, large=usual_devices()[-1], seq=tokens))
     if json:
         say(format_json({"ways": ways, "held": held}))
         return
     paint = choose_paint(sys.stdout, color=color)
     is_text = reads_text(question.source, question.workload)
-    tokens = question.workload.seq or find_training(_tuned(question)).seq
     size = f", samples of {tokens:,} tokens" if is_text and tokens else ""
     title = f"What can train {question.source}{size}"
     say(format_ways(ways, title=title, unit="tokens" if is_text else "samples", paint=paint))
-    say("\n" + format_held(held, title=f"Memory of one device, micro-batch 1{size}", paint=paint))
+    say(
+        "\n"
+        + format_held(
+            held, title=f"Memory of one device, micro-batch 1{size}, usual activation checkpointing", paint=paint
+        )
+    )
     first = next((way for way in ways if way.count is not None), None)
     if first is not None:
         regime = {"full": "finetuning"}.get(first.method, first.method.lower())

@@ -258,7 +258,7 @@ def _use(kind: str, record: dict[str, Any]) -> list[str]:
         "nodes": ["--machine", name],
         "links": ["--gpus", "2x8xh100", "--intra" if record.get("scope") == "device" else "--inter", name],
         "regions": ["--gpus", "8xh100", "--tokens", "15B", "--region", name],
-        "stacks": ["--gpus", "8xh100", "--stack", name],
+        "stacks": ["--gpus", "8xh100", "--framework", name],
     }[kind]
     return ["traincast", "forecast", "llama-3-8b", *machine]
 

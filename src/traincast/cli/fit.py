@@ -11,10 +11,8 @@ from traincast.cli.learned import GivenOption, load_learned
 from traincast.cli.output import say
 from traincast.cli.progress import waiting
 from traincast.cli.questions import takes_question
-from traincast.spec import Question
+from traincast.spec import SAFE_CONFIDENCE, Question
 
-SAFE = 0.99
-"""A run that fails after hours costs more than a somewhat smaller batch."""
 MOST_PARTS = 5
 """Of the peak, largest first."""
 
@@ -24,7 +22,7 @@ def fit(
     question: Question,
     confidence: Annotated[
         float, typer.Option("--confidence", "-c", help="How likely it must be to fit, between 0 and 1.")
-    ] = SAFE,
+    ] = SAFE_CONFIDENCE,
     given: GivenOption = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Draw the memory of the fullest rank over one pass to an SVG file.")
@@ -60,10 +58,13 @@ def fit(
         say(format_json({**found.document(), "assumptions": list(dict.fromkeys(assumptions))}))
         return
 
-    from traincast.report import after_fit, choose_paint, format_assumptions, say_next
+    from traincast.plan import train_less
+    from traincast.report import after_fit, choose_paint, format_assumptions, format_remedies, say_next
 
     paint = choose_paint(sys.stdout, color=color)
     say(_describe(found, paint=paint))
+    if not found.fits and (less := format_remedies(tuple(train_less(question)), paint=paint)):
+        say("\n" + less)
     say("\n" + format_assumptions(assumptions, paint=paint))
     say("\n" + say_next(after_fit(question, largest=found.most.size, fits=found.fits), paint=paint))
 
@@ -103,7 +104,7 @@ def _describe(found: Any, *, paint: Any) -> str:
 
     now, meter, longest, wanted = found.now, found.meter, found.longest, found.batch
     memory = now.memory
-    verdict = paint(say_fit(memory), *(("green",) if memory.fits else ("red", "bold")))
+    verdict = paint(say_fit(memory), *(("green",) if memory.is_safe else ("red", "bold")))
     lines = [
         f"{paint(f'{now.workload} on {now.num_devices} x {now.device}', 'bold')}: {verdict}",
         f"  batch {wanted:<12}{say_memory(memory)}",
@@ -111,7 +112,7 @@ def _describe(found: Any, *, paint: Any) -> str:
     largest = sorted(memory.by_role.items(), key=lambda item: -item[1])[:MOST_PARTS]
     parts = ", ".join(f"{role.replace('_', ' ')} {show_bytes(amount)}" for role, amount in largest)
     lines.append(f"  at the peak       {parts} (in {memory.peak_where})")
-    if meter.used_bytes <= memory.capacity_bytes:
+    if memory.fits:
         seen = [show_bytes(amount) for amount in (meter.live_bytes, meter.reserved_bytes)]
         lines.append(f"  meters            {say_meter(meter)}; tensors {seen[0]}, reserved for them {seen[1]}")
     lines.append(f"  largest batch     {_say_largest(found)}")

@@ -10,6 +10,15 @@ from typing import Any
 FOLDER = Path(__file__).parent / "formats"
 
 
+_TELLING = re.compile(
+    r"precision|dtype|fp4|fp8|fp16|bf16|fp32|float8|float16|mxfp|nvfp|quant|[48]bit|int8|offload|parallel|recompute"
+    r"|checkpointing|remat|(?:^|_)amp(?:_|$)",
+    re.IGNORECASE,
+)
+"""In names of keys that say a format, an axis, what runs again or what lies off the device: no pattern makes them harmless,
+only a format that names them in full."""
+
+
 @functools.cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads((FOLDER / "words.toml").read_text(encoding="utf-8"))
@@ -28,6 +37,11 @@ def _harmless() -> re.Pattern[str]:
 
 def is_harmless(key: str, beginnings: Iterable[str]) -> bool:
     """Whether a key, or a table that holds it, is known to change neither the time nor the memory of a step."""
-    if any(key == start or key.startswith(start) for start in beginnings):
+    known = tuple(beginnings)
+    if key in known:
+        return True
+    if _TELLING.search(key.rpartition(".")[2]):
+        return False
+    if key.startswith(known):
         return True
     return any(_harmless().fullmatch(part.replace("-", "_")) for part in key.split("."))

@@ -134,9 +134,10 @@ def overheads_of(stack: Stack, plan: Parallelism, *, usual: Overheads | None = N
         queued_gathers=usual.queued_gathers if "queued_gathers" in habits.holds and not planned else 0.0,
         by_weight=planned,
         flat_gradients="flat_gradients" in habits.holds,
-        bucket_bytes=habits.bucket_bytes if plan.data * plan.context > 1 or plan.sums_on_host else 0.0,
+        bucket_bytes=habits.bucket_bytes if plan.zero or plan.data * plan.context > 1 or plan.sums_on_host else 0.0,
         gradient_shards=plan.num_shards if plan.zero >= 2 else 1,
         live_bytes=habits.live_bytes if plan.zero == 3 else 0.0,
+        keeps_outputs="outputs" in habits.holds,
     )
 
 
@@ -202,16 +203,18 @@ def trace_memory(answer: Forecast, job: Job, plan: Parallelism) -> tuple[int, Me
 
 
 def watch_device(
-    job: Job, cluster: Cluster, plan: Parallelism, *, around: "Surroundings | None" = None, remember: Remember = compute
-) -> DeviceMemory:
-    """Of the stage that comes nearest to filling the smallest device; its requests are replayed one by one. `around`: what lies
-    around the allocator, where it is not as under the stack."""
+    job: Job, cluster: Cluster, plan: Parallelism, *, around: "Surroundings | None" = None, watched: int | None = None,
+    remember: Remember = compute,
+) -> DeviceMemory:  # fmt: skip
+    """Of the `watched` stage, else of that which comes nearest to filling the smallest device; its requests are replayed one by
+    one. `around`: what lies around the allocator, where it is not as under the stack."""
     from traincast.simulate import device_bytes, reserved_bytes, searches_algorithms
 
     capacity = smallest_bytes(cluster)
     program = lower(job.graph, plan, compiled=job.compiled, remember=remember)
     profiles = profile_stages(program, cluster, job.stack, captured=job.cuda_graphs, remember=remember)
-    stage, profile = max(zip(program.stages, profiles, strict=True), key=lambda pair: pair[1].needed_bytes)
+    pairs = list(zip(program.stages, profiles, strict=True))
+    stage, profile = max(pairs, key=lambda pair: pair[1].needed_bytes) if watched is None else pairs[watched]
     overheads = overheads_of(job.stack, plan)
     reserved = reserved_bytes(
         stage, profile, accumulates=keeps_gradients(stage, plan.micro_batches, overheads),

@@ -31,7 +31,7 @@ def cut_sorts(stage: Stage, plan: Parallelism) -> tuple[tuple[Stage, ...], tuple
             f"pipeline = {plan.pipeline} x virtual_stages = {plan.virtual_stages} cannot cut {len(units)} layers; "
             f"allowed: pipeline x virtual_stages up to {max(layers, len(units))}"
         )
-    if plan.balance == "products":
+    if plan.balance == "matmuls":
         bounds = _balance_products(stage, parts, units, plan.pipeline)
     else:
         bounds = _balance(units, parts, plan.pipeline)

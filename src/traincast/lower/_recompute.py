@@ -8,7 +8,7 @@ from traincast.spec import Op, Repeat, Stage, Tensor, segments
 
 def recompute(stage: Stage, how: str) -> Stage:
     """`full`: every op of a repeated layer; `selective`: the core of attention, whose results grow with length squared;
-    `products`: all of a repeated layer but attention and every second product with weights, the first included."""
+    `selective-op`: all of a repeated layer but attention and every second matmul with weights, the first included."""
     if how == "none" or any(task.phase == "recompute" for task in stage.tasks):
         return stage
     parts = list(segments(stage.repeats, num_tasks=len(stage.tasks)))
@@ -27,10 +27,10 @@ def recompute(stage: Stage, how: str) -> Stage:
             chosen = _attention_core(stage, chosen)
         elif span.count == 1:
             continue
-        elif how == "products":
+        elif how == "selective-op":
             chosen = _without_saved(stage, chosen)
         again, first_run = _run_twice(span, chosen, stage, tensors)
-        if how == "products" and again:
+        if how == "selective-op" and again:
             again[-1] = _hand_in_saved(stage, again[-1], span, chosen)
         before[parts[backward].start] = again
         replaced.update(first_run)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traincast.plan._plans import plan, search_plans
     from traincast.plan._preselect import preselect
     from traincast.plan._prices import STALE_DAYS, JobPrice, price_everywhere, read_prices
-    from traincast.plan._remedies import Remedy, Told, tell
+    from traincast.plan._remedies import Remedy, Told, tell, train_less
     from traincast.plan._search import INTERRUPTED
     from traincast.plan._vary import settle, space_of
     from traincast.plan._what_if import Delta, what_if

@@ -12,7 +12,7 @@ from traincast.noun import noun
 from traincast.plan._nouns import Plan
 from traincast.plan._remedies import change_plan
 from traincast.plan._what_if import Delta, what_if
-from traincast.spec import Calibration, Cluster, Forecast, Parallelism, Question, WorkloadOptions
+from traincast.spec import SAFE_CONFIDENCE, Calibration, Cluster, Forecast, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
 ALTERNATIVES = ("a100-80g", "h100-80g", "h200-sxm-141g", "l40s")
@@ -57,7 +57,7 @@ class Advice:
 
 
 def advise(
-    request: Question, cluster: Cluster, parallelism: Parallelism, *, confidence: float = 0.9,
+    request: Question, cluster: Cluster, parallelism: Parallelism, *, confidence: float = SAFE_CONFIDENCE,
     costs: CostModel | None = None, calibration: Calibration | None = None,
 ) -> Advice:  # fmt: skip
     """Forecast a request, try each single change, and say what matters. `costs` or `calibration`: what prices tasks instead of
@@ -111,10 +111,10 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
         f"{largest.replace('_', ' ')}"
     )
     if memory.fit_probability >= confidence:
-        yield f"It is {memory.fit_probability:.1%} likely to fit: a device needs {amounts}."
+        yield f"It is {memory.fit_probability:.0%} likely to fit: a device needs {amounts}."
         return
-    verdict = "It may not fit" if memory.fit_probability >= 0.5 else "It does not fit"
-    yield f"{verdict} (probability {memory.fit_probability:.1%}): a device needs {amounts}."
+    verdict = "It may not fit" if memory.fits else "It does not fit"
+    yield f"{verdict} ({memory.fit_probability:.0%} likely): a device needs {amounts}."
 
     changes = change_plan(
         request, plan.cluster, plan.parallelism, batch=plan.batch, confidence=confidence, engine=engine
@@ -177,7 +177,7 @@ def _changes(plan: Plan, request: Question) -> Iterator[tuple[str, str, str]]:
     degrees = plan.parallelism
     if plan.forecast.global_batch % (2 * plan.batch * degrees.data) == 0:
         yield "plan", f"batch={2 * plan.batch}", f"micro-batch {2 * plan.batch} instead of {plan.batch}"
-    for recompute in ("none", "selective", "full"):
+    for recompute in ("none", "selective-op", "full"):
         if recompute != degrees.recompute:
             yield (
                 "plan",

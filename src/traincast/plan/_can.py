@@ -1,7 +1,7 @@
 """A model to the devices that can train it, whole or by adapters, and to what a device must hold of it."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincast.catalog import device, is_current, load_facts
@@ -9,6 +9,7 @@ from traincast.errors import TraincastError
 from traincast.forecast import answer
 from traincast.noun import noun
 from traincast.plan._ask import decide
+from traincast.resolve import find_training
 from traincast.spec import Forecast, Question
 from traincast.units import MEGA
 
@@ -29,7 +30,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("QLoRA (4-bit weights)", "bf16", {"regime": "qlora"}, {}),
     ("inference", "bf16", {}, {"mode": "inference"}),
 )
-"""(method, number format, words of the job, words of the model) of the memory table."""
+"""(method, number format, fields of the job, fields of the model) of the memory table."""
 
 
 @noun
@@ -99,9 +100,7 @@ def _find_way(question: Question, name: str, method: str) -> Way:
     for count in COUNTS:
         place: dict[str, Any] = {"device": device(name).name, "nodes": 1, "devices_per_node": count}
         plan = {} if count == 1 else {"zero": 3}
-        asked = dataclasses.replace(
-            question, cluster=place, parallelism=plan, job={**question.job, "regime": METHODS[method]}
-        )
+        asked = replace(question, cluster=place, parallelism=plan, job={**question.job, "regime": METHODS[method]})
         found = _try(asked)
         if found is not None and found.memory.fits:
             return Way(
@@ -127,15 +126,21 @@ def _price(found: Forecast) -> float | None:
     return None if rate is None else rate / 3600 / (found.samples_per_s * each) * MEGA
 
 
-def list_held(question: Question, *, large: str) -> Iterator[Held]:
-    """The memory table. `large`: a device that holds everything."""
+def list_held(question: Question, *, large: str, seq: int | None = None) -> Iterator[Held]:
+    """The memory table, with layers run again as is usual in fine-tuning. `large`: a device that holds everything. `seq`: tokens
+    of a sample."""
     for method, precision, job, options in ROWS:
-        asked = dataclasses.replace(
+        again = (
+            {} if "mode" in options else {"recompute": find_training(replace(question, job=job)).recompute or "none"}
+        )
+        asked = replace(
             question, cluster={"device": large, "nodes": 1, "devices_per_node": 1}, job={**question.job, **job},
-            workload=dataclasses.replace(question.workload, batch=1, precision=precision, **options),
-            parallelism={"data": 1, "micro_batches": 1},
+            workload=replace(question.workload, batch=1, precision=precision, seq=seq, **options),
+            parallelism={"data": 1, "micro_batches": 1, **again},
         )  # fmt: skip
         found = _try(asked)
         if found is not None:
-            roles = dict(found.memory.by_role)
-            yield Held(method=method, precision=precision, needed_bytes=found.memory.needed_bytes, by_role=roles)
+            memory = found.memory
+            # The large device would leave larger holes than the one that the table is read for.
+            needed = memory.needed_bytes - memory.outside_parts.get("holes between blocks", 0.0)
+            yield Held(method=method, precision=precision, needed_bytes=needed, by_role=dict(memory.by_role))

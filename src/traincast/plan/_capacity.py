@@ -22,7 +22,7 @@ LEAST_SAVED = 0.005
 """A change that saves a smaller share of the peak is no advice."""
 AGAIN = {
     "selective": "activation checkpointing of attention",
-    "products": "selective activation checkpointing",
+    "selective-op": "selective activation checkpointing",
     "full": "full activation checkpointing",
 }
 SHARDS = {1: "optimizer state (ZeRO 1)", 2: "gradients too (ZeRO 2)", 3: "weights too (ZeRO 3, FSDP)"}

@@ -130,7 +130,7 @@ def _say(choice: Choice, asked: Open) -> Iterator[str]:
         usual = f", as {asked.training.title} is usually run" if asked.training.samples_per_step else ""
         yield f"a step of {total:,} samples is assumed: micro-batch {taken.batch}{passes}{where}{usual}"
     if plan.recompute != "none" and "recompute" not in asked.values:
-        what = {"products": "selective activation checkpointing (every second matmul and what is cheap)"}
+        what = {"selective-op": "selective activation checkpointing (every second matmul and what is cheap)"}
         why = "to save memory" if asked.training.recompute is None else f"as usual in {asked.training.title}"
         yield f"{what.get(plan.recompute, f'{plan.recompute} activation checkpointing')} is assumed, {why}"
 

@@ -8,7 +8,7 @@ from traincast.forecast import Engine, pose_job
 from traincast.noun import noun
 from traincast.plan._ask import complete_question
 from traincast.plan._nouns import OBJECTIVES, SEARCHED, Candidate, Limits, Plan, Search, figures_of
-from traincast.plan._search import pick_best
+from traincast.plan._search import pick_best, weighed
 from traincast.spec import Cluster, Question
 
 TITLES = {"time": "fastest", "money": "cheapest", "energy": "greenest"}
@@ -42,14 +42,16 @@ def find_plain(
         plan = asked.parallelism
         job = pose_job(asked.question, plan, cluster=cluster)
         answer = engine.forecast(job, cluster, plan)
+        figures = figures_of(engine.forecast(weighed(job), cluster, plan), limits)
     except TraincastError:
         return None
-    figures = figures_of(answer, limits)
     sure = (answer.memory.fit_probability, figures.deadline_probability, figures.budget_probability)
     if any(probability is not None and probability < limits.confidence for probability in sure):
         return None
     candidate = Candidate(cluster=cluster, parallelism=plan, batch=job.graph.batch_size)
-    return Plan(candidate=candidate, forecast=answer, deadline_probability=figures.deadline_probability)
+    return Plan(
+        candidate=candidate, forecast=answer, figures=figures, deadline_probability=figures.deadline_probability
+    )
 
 
 def highlight(found: Search, plain: Plan | None) -> tuple[Highlight, ...]:
@@ -58,25 +60,15 @@ def highlight(found: Search, plain: Plan | None) -> tuple[Highlight, ...]:
     if not listed:
         return ()
     first = plain or found.plans[0]
-    before = figures_of(first.forecast, Limits())
+    before = first.figures
     made = [Highlight(title="simplest" if plain is not None else "best", plan=first, ratios={})]
     for objective in OBJECTIVES:
         best = pick_best(listed, objective)
-        after = figures_of(best.forecast, Limits())
+        after = best.figures
         ratios = {name: after.of(name) / before.of(name) for name in OBJECTIVES if 0 < before.of(name) < float("inf")}
-        if first.forecast.job.num_steps <= 1:
-            ratios = _compare_steps(best, first, ratios)
         if ratios.get(objective, 1.0) < 1 - WORTH_NAMING:
             known = next((each for each in made if each.plan.candidate == best.candidate), None)
             title = TITLES[objective] if known is None else f"{known.title}, {TITLES[objective]}"
             made = [each for each in made if each is not known]
             made.append(Highlight(title=title, plan=best, ratios=ratios))
     return tuple(made)
-
-
-def _compare_steps(one: Plan, other: Plan, ratios: Mapping[str, float]) -> dict[str, float]:
-    """Where no length of the job was asked for: by the time of a sample, not by that of a start and a single step."""
-    slower = other.forecast.samples_per_s / one.forecast.samples_per_s
-    price, before = one.cluster.usd_per_hour, other.cluster.usd_per_hour
-    money = {"money": slower * price / before} if price and before else {}
-    return {**ratios, "time": slower, **money}

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.noun import noun
-from traincast.spec import ORDERS, RECOMPUTES, Cluster, Forecast, Job, JobTime, Parallelism, make_with, show_html
+from traincast.spec import ORDERS, RECOMPUTES, SAFE_CONFIDENCE, Cluster, Forecast, Job, JobTime, Parallelism, make_with
 from traincast.units import NORMAL_90
 
 JobAt = Callable[[int, Parallelism], Job]
@@ -29,7 +29,7 @@ class Limits:
     deadline_s: float | None = None
     budget_usd: float | None = None
     energy_joules: float | None = None
-    confidence: float = 0.9
+    confidence: float = SAFE_CONFIDENCE
     search_s: float | None = None
     """How long to search; the best so far is given then."""
 
@@ -123,6 +123,8 @@ class Plan:
 
     candidate: Candidate
     forecast: Forecast
+    figures: Figures
+    """What it is compared with others by."""
     deadline_probability: float | None = None
     """That the job ends in time; None where no deadline was given."""
     on_front: bool = False
@@ -132,7 +134,7 @@ class Plan:
     def of(cls, answer: Forecast, cluster: Cluster, parallelism: Parallelism, *, batch: int) -> "Plan":
         """A forecast as the plan that it is for."""
         candidate = Candidate(cluster=cluster, parallelism=parallelism, batch=batch)
-        return cls(candidate=candidate, forecast=answer)
+        return cls(candidate=candidate, forecast=answer, figures=figures_of(answer, Limits()))
 
     @property
     def cluster(self) -> Cluster:
@@ -145,9 +147,6 @@ class Plan:
     @property
     def batch(self) -> int:
         return self.candidate.batch
-
-    def _repr_html_(self) -> str | None:
-        return show_html(self)
 
 
 @noun
@@ -186,13 +185,6 @@ class Search:
     def frame(self, *, library: str | None = None) -> Any:
         """A data frame of pandas or polars, a row for each plan."""
         return make_with("make_frame", self, library=library)
-
-    def plot_front(self, *, backend: str = "matplotlib") -> Any:
-        """Cost over time of the plans, and the front."""
-        return make_with("plot_front", self, backend=backend)
-
-    def _repr_html_(self) -> str | None:
-        return show_html(self)
 
 
 def figures_of(answer: Forecast, limits: Limits) -> Figures:

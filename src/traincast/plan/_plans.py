@@ -45,8 +45,7 @@ def search_plans(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str | Engine = "none",
-    workers: int = 0,
+    engine: Engine | None = None,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
 ) -> Search:
@@ -69,6 +68,6 @@ def search_plans(
         job_at, space = vary_request(settled.request, space, num_devices=most)
     found = search(
         job_at, listed, space, limits=limits, objective=objective, top=top, exhaustive=exhaustive, watch=watch,
-        engine=engine, workers=workers, costs=costs, calibration=calibration,
+        engine=engine, costs=costs, calibration=calibration,
     )  # fmt: skip
     return replace(found, notes=(*notes, *found.notes))

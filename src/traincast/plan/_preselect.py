@@ -11,6 +11,7 @@ from traincast.noun import noun
 from traincast.plan._judge import Judge
 from traincast.plan._nouns import OBJECTIVES, Figures, Limits, Space, figures_of
 from traincast.plan._offers import hardware_of
+from traincast.plan._search import weighed
 from traincast.plan._usual import list_brief
 from traincast.plan._vary import vary_request
 from traincast.resolve import find_training
@@ -80,7 +81,7 @@ def _try_plain(judge: Judge, space: Space, limits: Limits, training: Training) -
             job = judge.job_at(batch, plan)
             if judge.memory(job, plan).fit_probability < limits.confidence:
                 continue
-            found = figures_of(judge.forecast(job, plan), limits)
+            found = figures_of(judge.forecast(weighed(job), plan), limits)
         except TraincastError:
             continue
         if best is None or found.job_s < best.job_s:

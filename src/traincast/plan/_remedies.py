@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from traincast.catalog import stack
 from traincast.errors import TraincastError
 from traincast.forecast import DeviceMemory, Engine, plain_engine, pose_job
 from traincast.forecast import answer as answer_resolved
@@ -11,14 +12,13 @@ from traincast.noun import noun
 from traincast.plan._ask import decide
 from traincast.plan._capacity import Change, suggest_changes
 from traincast.plan._prices import JobPrice, price_everywhere, read_prices
-from traincast.resolve import Resolved, read_hardware
-from traincast.spec import FIT_CONFIDENCE, Cluster, Forecast, Job, Parallelism, Question
+from traincast.resolve import Resolved, find_training, read_hardware, reads_text
+from traincast.spec import SAFE_CONFIDENCE, Cluster, Forecast, Job, Parallelism, Question
 
 MOST_CHANGES = 1
 """Changes of the plan on the same devices that are named."""
 TIMES = (2, 4, 8, 16, 32, 64)
 """As many devices that are tried."""
-ADAPTED = {"qlora": "QLoRA", "lora": "LoRA"}
 SMALL_OPTIMIZER = "adamw-8bit"
 _CHANGED = ("recompute", "zero", "tensor", "pipeline", "expert", "data", "micro_batches", "sequence_parallel",
             "offload_optimizer", "offload_weights")  # fmt: skip
@@ -62,19 +62,20 @@ def tell(answer: Forecast, *, price_file: Path | None = None) -> Told:
     if resolved.cluster.price_source != "given":
         listed = None if price_file is None else read_prices(price_file)
         prices = tuple(price_everywhere(answer, resolved.job, resolved.cluster, prices=listed))
-    if answer.memory.fits:
-        return Told(prices=prices, meter=watch_device(answer))
-    remedies = [*_train_less(question), *_change_plan(resolved)]
+    meter = watch_device(answer) if answer.memory.fits else None
+    if answer.memory.is_safe:
+        return Told(prices=prices, meter=meter)
+    remedies = [*train_less(question), *_change_plan(resolved)]
     if not remedies:
-        return Told(remedies=tuple(_add_devices(question, answer)), is_elsewhere=True, prices=prices)
-    return Told(remedies=tuple(remedies), prices=prices)
+        return Told(remedies=tuple(_add_devices(question, answer)), is_elsewhere=True, prices=prices, meter=meter)
+    return Told(remedies=tuple(remedies), prices=prices, meter=meter)
 
 
 def _change_plan(resolved: Resolved) -> Iterator[Remedy]:
     """Smaller micro-batches, activation checkpointing, shards and offloading, the cheapest that fit."""
     batch, plan = resolved.job.graph.batch_size, resolved.parallelism
     changes = change_plan(
-        resolved.question, resolved.cluster, plan, batch=batch, confidence=FIT_CONFIDENCE, engine=plain_engine()
+        resolved.question, resolved.cluster, plan, batch=batch, confidence=SAFE_CONFIDENCE, engine=plain_engine()
     )
     for change in [one for one in changes if one.fits][:MOST_CHANGES]:
         values = {
@@ -110,18 +111,32 @@ def change_plan(
         return []
 
 
-def _train_less(question: Question) -> Iterator[Remedy]:
+def train_less(question: Question) -> Iterator[Remedy]:
     """What people do whose devices are small, in their order: adapters beside a quantised model, adapters, 8-bit optimizer
     states."""
-    options = question.workload
-    if options.adapter_rank is None and question.job.get("regime") in (None, "finetuning", "pretraining"):
-        for regime, words in ADAPTED.items():
-            yield from _try(words, dataclasses.replace(question, job={**question.job, "regime": regime}))
-    elif question.job.get("regime") == "lora":
-        yield from _try(ADAPTED["qlora"], dataclasses.replace(question, job={**question.job, "regime": "qlora"}))
+    options, regime = question.workload, question.job.get("regime")
+    if options.adapter_rank is None and regime in (None, "finetuning", "pretraining"):
+        yield from _quantise(question)
+        yield from _try("LoRA", _ask_also(question, regime="lora"))
+    elif regime in ("lora", "qlora"):
+        yield from _quantise(question)
     if options.optimizer in (None, "adamw", "adam"):
         small = dataclasses.replace(question, workload=dataclasses.replace(options, optimizer=SMALL_OPTIMIZER))
         yield from _try("8-bit Adam", small)
+
+
+def _quantise(question: Question) -> Iterator[Remedy]:
+    """QLoRA; under the framework that is most used for it, where plain PyTorch does not hold it."""
+    found = [] if question.job.get("regime") == "qlora" else [*_try("QLoRA", _ask_also(question, regime="qlora"))]
+    if not found and question.job.get("stack") is None and reads_text(question.source, question.workload):
+        asked = _ask_also(question, regime="qlora")
+        for name in find_training(asked).frameworks[:1]:
+            found = [*_try(f"QLoRA with {stack(name).title}", _ask_also(asked, stack=name))]
+    yield from found
+
+
+def _ask_also(question: Question, **job: str) -> Question:
+    return dataclasses.replace(question, job={**question.job, **job})
 
 
 def _try(words: str, question: Question) -> Iterator[Remedy]:
@@ -130,7 +145,7 @@ def _try(words: str, question: Question) -> Iterator[Remedy]:
     except TraincastError:
         # Not every model takes adapters.
         return
-    if found.memory.fits:
+    if found.memory.is_safe:
         yield Remedy(change=words, needed_bytes=found.memory.needed_bytes, question=question)
 
 
@@ -152,7 +167,7 @@ def _add_devices(question: Question, before: Forecast) -> Iterator[Remedy]:
             found = answer_resolved(resolved)
         except TraincastError:
             continue
-        if found.memory.fits:
+        if found.memory.is_safe:
             usd = None if found.usd is None or found.job.num_steps <= 1 else found.usd.value
             yield Remedy(change=f"{count} devices ({found.cluster})", usd=usd, question=asked)
             return

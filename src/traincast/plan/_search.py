@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from traincast.cost import CostModel
 from traincast.errors import IllegalPlan, InvalidInput
 from traincast.forecast import Engine
-from traincast.noun import noun
 from traincast.plan._judge import Judge
 from traincast.plan._nouns import (
     OBJECTIVES,
@@ -25,22 +24,22 @@ from traincast.plan._nouns import (
     Search,
     Space,
     figures_of,
-    meet_probability,
 )
-from traincast.plan._space import Shape, list_candidates
-from traincast.spec import Calibration, Cluster, MemoryProfile, Parallelism
+from traincast.plan._space import Shape, leave_whole, list_candidates
+from traincast.spec import Calibration, Cluster, Job, MemoryProfile, Parallelism
 from traincast.units import show_bytes, show_seconds, show_usd
-from traincast.workers import deliver
 
 WATCHED = 32
 """Candidates between two reports of how far the search is."""
 MOST_ON_FRONT = 200
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
+LEFT_WHOLE = "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 tries it)"
 SLACK = 1e-6
 """A bound must be worse by more than this before it decides."""
 
 Watch = Callable[[int, int, str], None]
 """(plans answered, plans in all so far, the best of them in words)."""
+_Known = tuple[Candidate, Figures]
 
 
 def search(
@@ -53,64 +52,36 @@ def search(
     top: int = 10,
     exhaustive: bool = False,
     watch: Watch | None = None,
-    engine: str | Engine = "none",
-    workers: int = 0,
+    engine: Engine | None = None,
     costs: CostModel | None = None,
     calibration: Calibration | None = None,
 ) -> Search:
     """Answer every plan of the space on every cluster: by a bound on its time or memory, or by its forecast.
 
-    `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts.
-    `engine` spreads the clusters over processes (see `traincast.workers`), or is an engine that has answered before.
-    `costs` or `calibration`: what prices
-    tasks instead of the models that ship with the package. What measured runs taught may make any plan faster than its bound, so
-    with such a calibration every plan is worked out. When its time is out or it is interrupted, it gives what it found so far.
+    `exhaustive` works out every plan that fits, whatever its bound says. The plans given back carry full forecasts. `engine`: one
+    that has answered before. `costs` or `calibration`: what prices tasks instead of the models that ship with the package. What
+    measured runs taught may make any plan faster than its bound, so with such a calibration every plan is worked out. When its
+    time is out or it is interrupted, it gives what it found so far.
     """
     if objective not in OBJECTIVES:
         raise InvalidInput(f"objective = {objective!r}; allowed: {', '.join(OBJECTIVES)}")
     if top < 1:
         raise InvalidInput(f"top = {top}; ask for at least one plan")
-    own = engine if isinstance(engine, Engine) else Engine(costs=costs, calibration=calibration)
-    settings = Settings(
-        limits=limits or Limits(), objective=objective, top=top, exhaustive=exhaustive or own.calibration is not None,
-        costs=costs, calibration=calibration,
-    )  # fmt: skip
-    if isinstance(engine, Engine) or engine == "none" or len(clusters) == 1:
-        found = sift(clusters, job_at, space, settings, watch=watch, forecasts=own)
-    else:
-        found = Sieve(limits=settings.limits, objective=objective, top=top)
-        parts = [tuple(clusters[at::_PARTS]) for at in range(min(_PARTS, len(clusters)))]
-        for _, part in deliver(sift, parts, shared=(job_at, space, settings), engine=engine, workers=workers):
-            found.merge(part)
-            if watch is not None:
-                watch(found.num_answered, found.num_plans, found.say_best())
-    return conclude(job_at, found, own, limits=settings.limits, objective=objective, top=top)
-
-
-_PARTS = 64
-"""Into how many the clusters are split at most, to be worked on side by side."""
-
-
-@noun
-class Settings:
-    """How to search."""
-
-    limits: Limits = field(default_factory=Limits)
-    objective: str = "time"
-    top: int = 10
-    exhaustive: bool = False
-    costs: CostModel | None = None
-    calibration: Calibration | None = None
-
-
-def sift(
-    clusters: Sequence[Cluster], job_at: JobAt, space: Space, settings: Settings, *, watch: Watch | None = None,
-    forecasts: Engine | None = None,
-) -> "Sieve":  # fmt: skip
-    """The part of a search that can be split by cluster: what is kept, and what became of all others."""
-    engine = forecasts or Engine(costs=settings.costs, calibration=settings.calibration)
+    own = engine or Engine(costs=costs, calibration=calibration)
+    sieve = Sieve(limits=limits or Limits(), objective=objective, top=top)
     with _collecting_rarely():
-        return _sift(clusters, job_at, space, settings, watch=watch, engine=engine)
+        _sift(
+            clusters, job_at, space, sieve, exhaustive=exhaustive or own.calibration is not None, watch=watch,
+            engine=own,
+        )  # fmt: skip
+    return conclude(job_at, sieve, own)
+
+
+def weighed(job: Job) -> Job:
+    """What plans are compared by: a job without a length by its step alone, not by a start and one step."""
+    if any(amount is not None for amount in (job.steps, job.samples, job.epoch_samples)):
+        return job
+    return replace(job, startup_s=0.0, compile_s=0.0)
 
 
 @contextlib.contextmanager
@@ -125,23 +96,24 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 def _sift(
-    clusters: Sequence[Cluster], job_at: JobAt, space: Space, settings: Settings, *, watch: Watch | None, engine: Engine
-) -> "Sieve":
-    sieve = Sieve(limits=settings.limits, objective=settings.objective, top=settings.top)
+    clusters: Sequence[Cluster], job_at: JobAt, space: Space, sieve: "Sieve", *, exhaustive: bool, watch: Watch | None,
+    engine: Engine,
+) -> None:  # fmt: skip
     shape = Shape.of(job_at(_smallest_batch(space), Parallelism(recompute=space.recompute[0])).graph)
-    ends_s = math.inf if settings.limits.search_s is None else time.monotonic() + settings.limits.search_s
+    ends_s = math.inf if sieve.limits.search_s is None else time.monotonic() + sieve.limits.search_s
     try:
         for cluster in clusters:
-            candidates = list(list_candidates(space, cluster, shape))
+            whole = leave_whole(space, cluster, shape)
+            sieve.is_left_whole |= whole != space
+            candidates = list(list_candidates(whole, cluster, shape))
             sieve.num_plans += len(candidates)
             judge = Judge(engine=engine, cluster=cluster, job_at=job_at)
-            trial = _Trial(judge=judge, sieve=sieve, exhaustive=settings.exhaustive, ends_s=ends_s)
+            trial = _Trial(judge=judge, sieve=sieve, exhaustive=exhaustive, ends_s=ends_s)
             trial.run(candidates, watch)
     except KeyboardInterrupt:
         if not sieve.best:
             raise
         sieve.stopped = INTERRUPTED
-    return sieve
 
 
 def _smallest_batch(space: Space) -> int:
@@ -203,7 +175,7 @@ class _Trial:
         except IllegalPlan as error:
             self.sieve.refuse("not possible for this model", candidate, math.inf, str(error))
             return None
-        job_s, usd, joules = self.judge.engine.weigh(job, cluster, plan, step_s=step_s, busy_s=busy_s)
+        job_s, usd, joules = self.judge.engine.weigh(weighed(job), cluster, plan, step_s=step_s, busy_s=busy_s)
         return Figures(step_s=step_s, job_s=job_s, usd=usd, energy_joules=joules)
 
     def _work_out(self, number: int, candidate: Candidate) -> None:
@@ -214,7 +186,7 @@ class _Trial:
             if memory.fit_probability < self.sieve.limits.confidence:
                 self.sieve.refuse_memory(candidate, memory)
                 return
-            answer = self.judge.forecast(job, plan)
+            answer = self.judge.forecast(weighed(job), plan)
         except IllegalPlan as error:
             self.sieve.refuse("not possible for this model", candidate, math.inf, str(error))
             return
@@ -242,6 +214,8 @@ class Sieve:
 
     stopped: str = ""
     """Why it ended before all were answered."""
+    is_left_whole: bool = False
+    """Whether plans that cut the layers of a small model were left out somewhere."""
 
     def say_best(self) -> str:
         """Of what is known so far; empty where nothing is."""
@@ -306,22 +280,6 @@ class Sieve:
         self.front = [entry for entry in self.front if not all(a <= b for a, b in zip(point, entry[0], strict=True))]
         self.front.append((point, candidate, figures))
 
-    def merge(self, other: "Sieve") -> None:
-        """Add what another sieve found on other clusters."""
-        self.num_plans += other.num_plans
-        self.num_evaluated += other.num_evaluated
-        self.num_pruned += other.num_pruned
-        for limit, count in other.excluded.items():
-            self.excluded[limit] = self.excluded.get(limit, 0) + count
-        for limit, entry in other.nearest.items():
-            if limit not in self.nearest or entry[0] < self.nearest[limit][0]:
-                self.nearest[limit] = entry
-        self.doubtful += other.doubtful
-        self.stopped = self.stopped or other.stopped
-        self.best.update(other.best)
-        for _, candidate, figures in other.front:
-            self._extend_front(candidate, figures)
-
 
 def _broken_limit(figures: Figures, limits: Limits) -> tuple[str, float, str] | None:
     """(limit, how far it is missed, in a sentence) of the first limit that does not hold."""
@@ -348,51 +306,48 @@ def _broken_limit(figures: Figures, limits: Limits) -> tuple[str, float, str] | 
 
 def _say_memory(memory: MemoryProfile, limits: Limits) -> str:
     return (
-        f"needs {show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} per device and fits "
-        f"with probability {memory.fit_probability:.0%}, asked {limits.confidence:.0%}"
+        f"needs {show_bytes(memory.needed_bytes)} of {show_bytes(memory.capacity_bytes)} per device and is "
+        f"{memory.fit_probability:.0%} likely to fit, asked {limits.confidence:.0%}"
     )
 
 
-def conclude(job_at: JobAt, sieve: Sieve, engine: Engine, *, limits: Limits, objective: str, top: int) -> Search:
+def conclude(job_at: JobAt, sieve: Sieve, engine: Engine) -> Search:
     """The full forecast of everything that is given back."""
-    ranked = sorted((entry for known in sieve.best.values() for entry in known), key=lambda entry: entry[0])
-    chosen = [entry[2] for entry in ranked]
-    front = [candidate for _, candidate, _ in sorted(sieve.front, key=lambda entry: entry[0])][:MOST_ON_FRONT]
-    shown = _per_cluster(chosen, top=top)
-    made = {id(candidate): _make_plan(job_at, candidate, engine, limits) for candidate in (*shown, *front)}
-    on_front = {id(candidate) for candidate in front}
-    plans = [replace(made[id(candidate)], on_front=id(candidate) in on_front) for candidate in shown]
-    plans.sort(key=lambda plan: figures_of(plan.forecast, limits).of(objective))
-    plans = undominated_first(plans, objective)
-    if not plans:
+    ranked = sorted((entry for known in sieve.best.values() for entry in known), key=lambda entry: entry[:2])
+    front = sorted(sieve.front, key=lambda entry: entry[0])[:MOST_ON_FRONT]
+    shown = _per_cluster([entry[2:] for entry in ranked], top=sieve.top)
+    on_front = {id(candidate): (candidate, figures) for _, candidate, figures in front}
+    listed = {**on_front, **{id(candidate): (candidate, figures) for candidate, figures in shown}}
+    made = {
+        key: replace(_make_plan(job_at, candidate, figures, engine), on_front=key in on_front)
+        for key, (candidate, figures) in listed.items()
+    }
+    plans = sorted((made[id(candidate)] for candidate, _ in shown), key=lambda plan: plan.figures.of(sieve.objective))
+    if plans:
+        # In front the plan that no other beats in everything: of those as good as the best by the objective, the cheapest.
+        best = pick_best(plans, sieve.objective)
+        plans = [best, *(plan for plan in plans if plan is not best)]
+    else:
         _settle_doubts(job_at, sieve, engine)
     nearest = min(sieve.nearest.values(), key=lambda entry: _rank_miss(*entry), default=None)
     return Search(
         plans=tuple(plans),
-        front=tuple(replace(made[id(candidate)], on_front=True) for candidate in front),
+        front=tuple(made[key] for key in on_front),
         num_plans=sieve.num_plans,
         num_evaluated=sieve.num_evaluated,
         num_pruned=sieve.num_pruned,
         excluded=dict(sieve.excluded),
         stopped=sieve.stopped,
+        notes=(LEFT_WHOLE,) if sieve.is_left_whole else (),
         nearest=nearest[1] if nearest is not None and not plans else None,
     )
 
 
-def undominated_first(plans: Sequence[Plan], objective: str) -> list[Plan]:
-    """With the plan in front that no other beats in everything: of those as good as the best by the objective, the cheapest."""
-    if not plans:
-        return []
-    best = pick_best(plans, objective)
-    return [best, *(plan for plan in plans if plan is not best)]
-
-
 def pick_best(plans: Sequence[Plan], objective: str) -> Plan:
     """By the objective; of those that are within the width of a hair, the cheapest, then the greenest, then the fastest."""
-    amounts = [(figures_of(plan.forecast, Limits()), plan) for plan in plans]
-    least = min(figures.of(objective) for figures, _ in amounts)
-    level = [entry for entry in amounts if entry[0].of(objective) <= least * (1 + HAIR)]
-    return min(level, key=lambda entry: tuple(entry[0].of(name) for name in ("money", "energy", "time")))[1]
+    least = min(plan.figures.of(objective) for plan in plans)
+    level = [plan for plan in plans if plan.figures.of(objective) <= least * (1 + HAIR)]
+    return min(level, key=lambda plan: tuple(plan.figures.of(name) for name in ("money", "energy", "time")))
 
 
 HAIR = 0.005
@@ -424,19 +379,20 @@ def _rank_miss(over: float, miss: Miss) -> tuple[bool, float]:
     return miss.limit not in _BY_FIGURES, over
 
 
-def _per_cluster(candidates: Sequence[Candidate], *, top: int) -> list[Candidate]:
+def _per_cluster(candidates: Sequence[_Known], *, top: int) -> list[_Known]:
     """The best of every cluster first; then, while there is room, the runners-up."""
     seen: dict[str, int] = {}
-    rounds: list[tuple[int, int, Candidate]] = []
-    for place, candidate in enumerate(candidates):
-        number = seen.get(candidate.cluster.name, 0)
-        seen[candidate.cluster.name] = number + 1
-        rounds.append((number, place, candidate))
-    return [candidate for _, _, candidate in sorted(rounds, key=lambda entry: entry[:2])[:top]]
+    rounds: list[tuple[int, int, _Known]] = []
+    for place, known in enumerate(candidates):
+        name = known[0].cluster.name
+        rounds.append((seen.get(name, 0), place, known))
+        seen[name] = seen.get(name, 0) + 1
+    return [known for _, _, known in sorted(rounds, key=lambda entry: entry[:2])[:top]]
 
 
-def _make_plan(job_at: JobAt, candidate: Candidate, engine: Engine, limits: Limits) -> Plan:
+def _make_plan(job_at: JobAt, candidate: Candidate, figures: Figures, engine: Engine) -> Plan:
     job = job_at(candidate.batch, candidate.parallelism)
     answer = engine.forecast(job, candidate.cluster, candidate.parallelism)
-    met = None if limits.deadline_s is None else meet_probability(answer.job, limits.deadline_s)
-    return Plan(candidate=candidate, forecast=answer, deadline_probability=met)
+    return Plan(
+        candidate=candidate, forecast=answer, figures=figures, deadline_probability=figures.deadline_probability
+    )

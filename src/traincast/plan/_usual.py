@@ -12,7 +12,7 @@ from traincast.spec import Cluster, Graph, MemoryProfile
 
 SURE = 0.95
 """How likely a plan with a batch that we choose must be to fit."""
-RECOMPUTES = ("none", "products", "full")
+RECOMPUTES = ("none", "selective-op", "full")
 MOST_STAGES = 64
 MOST_CONTEXT = 16
 MIDDLE_STAGES = 16

@@ -13,6 +13,7 @@ from traincast.noun import noun
 from traincast.plan._nouns import SEARCHED, JobAt, Space
 from traincast.resolve import (
     HALVES,
+    OLDER_WORDS,
     choose_stack,
     fill_in,
     find_length,
@@ -190,6 +191,8 @@ def space_of(
     if training.tokens_per_device and length:
         # Twice what fills every kernel.
         named["most_samples"] = min(64, max(1, 2 * training.tokens_per_device // length))
+    elif training.samples_per_device:
+        named["most_samples"] = max(64, training.samples_per_device)
     named |= {axis: (1,) for axis in ("tensor", "pipeline") if axis not in offered and axis not in named}
     stack, split = choose_stack(request), _stack_with(request, "tensor")
     if split.plan.sequence_parallel and "sequence_parallel" not in named:
@@ -197,7 +200,7 @@ def space_of(
         named["sequence_parallel"] = (True,)
     asked = {name: value for name, value in asked.items() if value is not None}
     # A stack's word may mean another recomputation than ours; then ours is nothing that it can be asked for.
-    words = dict(stack.plan.recompute_words)
+    words = {**OLDER_WORDS["recompute"], **dict(stack.plan.recompute_words)}
     chosen = {"recompute": RECOMPUTES, **named, **asked}["recompute"]
     asked["recompute"] = tuple(dict.fromkeys(words.get(word, word) for word in chosen))
     samples = global_batch if global_batch is not None else global_batch_of(request, num_devices=num_devices)
@@ -252,9 +255,12 @@ def global_batch_of(request: Question, *, num_devices: int | None = None) -> int
     batch = request.workload.batch
     length = find_length(request.source, request.workload)
     if batch is None and num_devices:
-        whole = usual_global_batch(find_training(request), num_devices=num_devices, tokens=length or 1)
+        training = find_training(request)
+        whole = usual_global_batch(training, num_devices=num_devices, tokens=length or 1)
         if whole is not None:
             return whole
+        if training.samples_per_device is not None and _recorded_batch(request.source) is None:
+            return training.samples_per_device * num_devices
     if batch is None:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"

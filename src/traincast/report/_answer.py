@@ -1,12 +1,12 @@
 """A forecast with what is told beside it to the whole text of the command: remedies, prices and the next command with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from traincast.report._follow_up import after_forecast, ask_again
-from traincast.report._paint import Paint
+from traincast.report._paint import PIPE_WIDTH, Paint
 from traincast.report._table import PLAIN
-from traincast.report._text import describe_plan, describe_price, format_forecast
+from traincast.report._text import describe_plan, describe_price, format_forecast, list_remedies
 from traincast.spec import Forecast
 from traincast.units import show_bytes, show_change, show_usd
 
@@ -29,6 +29,19 @@ def format_answer(
         remedies=tuple(_say_remedies(answer, told)), then=after_forecast(origin.question, answer),
         prices=told.prices, price_table=explain or price_table,
     )  # fmt: skip
+
+
+def tell_answer(answer: Forecast) -> str:
+    """The same of a forecast alone, as Python prints it."""
+    from traincast.plan import tell
+
+    return format_answer(answer, tell(answer), paint=Paint(width=PIPE_WIDTH))
+
+
+def format_remedies(remedies: "Sequence[Remedy]", *, paint: Paint = PLAIN) -> str:
+    """Changes that make a job fit, each with its command; empty where there are none."""
+    texts = [f"{_say_remedy(each)}\n{ask_again(each.question)}" for each in remedies]
+    return "\n".join(list_remedies(texts, paint))
 
 
 def _say_remedies(answer: Forecast, told: "Told") -> Iterator[str]:

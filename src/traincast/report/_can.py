@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 from traincast.report._paint import Paint
 from traincast.report._table import PLAIN, Table, format_table
+from traincast.spec import SAFE_CONFIDENCE
 from traincast.units import show_bytes, show_usd
 
 if TYPE_CHECKING:
     from traincast.plan import Held, Way
 
-SHOWN = {"weights": ("parameter",), "gradients": ("gradient",), "optimizer": ("optimizer_state",)}
+SHOWN = {"weights": ("parameter",), "gradients": ("gradient",),
+         "optimizer and update": ("optimizer_state", "temporaries of the update")}  # fmt: skip
 
 
 def format_ways(ways: "Sequence[Way]", *, title: str, unit: str, paint: Paint = PLAIN) -> str:
@@ -29,7 +31,8 @@ def _say(way: "Way") -> str:
     if way.count is None:
         return "-"
     price = "" if way.usd_per_million is None else f", {show_usd(way.usd_per_million)}"
-    return f"{way.count} device{'s' if way.count > 1 else ''}{price}"
+    chance = "" if way.fit_probability >= SAFE_CONFIDENCE else f" ({way.fit_probability:.0%} likely)"
+    return f"{way.count} device{'s' if way.count > 1 else ''}{chance}{price}"
 
 
 def format_held(held: "Sequence[Held]", *, title: str, paint: Paint = PLAIN) -> str:

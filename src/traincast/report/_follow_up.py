@@ -15,7 +15,7 @@ MOST_TIMES = 4
 
 def after_forecast(question: Question, answer: Forecast) -> str:
     """What does not fit is fitted; what has no length gets one; anything else is compared with other machines."""
-    if not answer.memory.fits:
+    if not answer.memory.is_safe:
         return _command(question, "fit")
     if answer.job.num_steps <= 1:
         return _command(question, "forecast", *find_training(question).length)
@@ -54,6 +54,11 @@ def after_plan(question: Question, cluster: Mapping[str, Any], plan: Parallelism
         with_batch(question, batch), parallelism={"zero": plan.zero, **values}, cluster=dict(cluster)
     )
     return _command(named, "forecast", "--explain")
+
+
+def after_no_plan(question: Question) -> str:
+    """What makes the job fit where its machine is named; empty where any may be used."""
+    return _command(_unplanned(question), "fit") if {"device", "node"} & question.cluster.keys() else ""
 
 
 def place_of(cluster: Cluster) -> dict[str, Any]:

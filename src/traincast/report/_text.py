@@ -65,7 +65,7 @@ def format_forecast(
     """
     from traincast.report._explain import explain_forecast
 
-    fits = forecast.memory.fits
+    fits = forecast.memory.is_safe
     blocks = [
         "\n".join([_heading(forecast, paint), *_settings(forecast, plan, paint)]),
         "\n".join(_refusal(forecast.memory, remedies, paint)),
@@ -98,11 +98,16 @@ def say_memory(memory: MemoryProfile) -> str:
 
 
 def _refusal(memory: MemoryProfile, remedies: Sequence[str], paint: Paint) -> Iterator[str]:
-    if memory.fits:
+    if memory.is_safe:
         return
     host = memory.host
     if host is not None and host.exceeds:
         yield paint(f"  A host needs {say_host(host)}.", "red", "bold")
+    yield from list_remedies(remedies, paint)
+
+
+def list_remedies(remedies: Sequence[str], paint: Paint) -> Iterator[str]:
+    """Each in words and, on its second line, the command that asks for it."""
     if remedies:
         yield paint("To make it fit", "bold")
     for text in remedies:
@@ -151,13 +156,29 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
         words.append(f"order {plan.order}{virtual}")
     words.extend([f"ZeRO {plan.zero}"] if plan.zero else [])
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
-    kept = {"products": "selective", "selective": "selective (attention)"}.get(plan.recompute, plan.recompute)
+    words.extend([f"embedding tables sharded by {plan.table_sharding}"] if plan.table_sharding else [])
+    kept = {"selective-op": "selective", "selective": "selective (attention)"}.get(plan.recompute, plan.recompute)
     words.extend([f"{kept} activation checkpointing"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
     words.extend(["weights offloaded"] if plan.offload_weights else [])
     words.extend(["activations offloaded"] if plan.offload_activations else [])
     words.extend(["to nvme"] if plan.offload_to == "nvme" else [])
     return "; ".join(part for part in (", ".join(batch), ", ".join(words)) if part)
+
+
+def abbreviate_plan(plan: Parallelism, *, batch_size: int) -> str:
+    """'mb 8 x 4, dp 16, tp 2, ZeRO 1': the same for a column of a table, in the field's abbreviations."""
+    words = [f"mb {batch_size}" + (f" x {plan.micro_batches}" if plan.micro_batches > 1 else "")]
+    degrees = {"dp": plan.data, "tp": plan.tensor, "pp": plan.pipeline, "cp": plan.context, "ep": plan.expert}
+    words += [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
+    if plan.pipeline > 1:
+        words.append(plan.order + (f" vp {plan.virtual_stages}" if plan.virtual_stages > 1 else ""))
+    words += [f"ZeRO {plan.zero}"] if plan.zero else []
+    words += ["sp"] if plan.sequence_parallel else []
+    kept = {"selective-op": "selective", "selective": "attention"}.get(plan.recompute, plan.recompute)
+    words += [f"{kept} ac"] if plan.recompute != "none" else []
+    offloaded = plan.offload_optimizer or plan.offload_weights or plan.offload_activations
+    return ", ".join([*words, *(["offload"] if offloaded else [])])
 
 
 def format_assumptions(assumptions: Sequence[str], *, flags: Sequence[str] = (), paint: Paint = PLAIN) -> str:
@@ -176,6 +197,8 @@ def describe_settings(forecast: Forecast) -> str:
     words = [str(settings["precision"])]
     if settings.get("seq"):
         words.append(f"sequences of {settings['seq']:,}")
+    if settings.get("images"):
+        words.append(f"images of {settings['images']}")
     words.append(f"global batch {settings['global_batch']:,}")
     words.append(f"framework {settings['stack']}")
     return ", ".join([*words, *(["compiled"] if settings.get("compiled") else [])])
@@ -203,7 +226,7 @@ def _heading(forecast: Forecast, paint: Paint) -> str:
     devices = f"{forecast.num_devices} x {forecast.device}"
     where = f"{forecast.cluster} ({devices})" if forecast.device not in forecast.cluster else forecast.cluster
     memory = forecast.memory
-    verdict = paint(say_fit(memory), "green" if memory.fits else "red", "bold")
+    verdict = paint(say_fit(memory), _mood(memory), "bold")
     return f"{paint(forecast.workload, 'bold')} on {paint(where, 'bold')}: {verdict}"
 
 
@@ -292,15 +315,20 @@ def say_fit(memory: MemoryProfile) -> str:
     with such a forecast needs no more than there is."""
     chance = max(memory.fit_probability, memory.frugal_probability or 0.0)
     sure = f"{chance:.0%}" if 0.005 <= chance <= 0.994 else "more than 99%" if chance > 0.5 else "less than 1%"
-    if memory.fits:
+    if memory.is_safe:
         return f"{sure} likely to fit"
-    return f"{'MAY' if memory.needed_bytes <= memory.capacity_bytes else 'DOES'} NOT FIT ({sure} likely)"
+    return f"{'MAY' if memory.fits or memory.needed_bytes <= memory.capacity_bytes else 'DOES'} NOT FIT ({sure} likely)"
+
+
+def _mood(memory: MemoryProfile) -> str:
+    """The colour of the verdict."""
+    return "green" if memory.is_safe else "yellow" if memory.fits else "red"
 
 
 def _memory(forecast: Forecast, meter: "DeviceMemory | None", paint: Paint) -> Iterator[str]:
     memory = forecast.memory
     share = memory.needed_bytes / memory.capacity_bytes
-    bar = paint.bar(share, width=16, style="red" if not memory.fits else "yellow" if share > 0.9 else "green")
+    bar = paint.bar(share, width=16, style=_mood(memory))
     seen = f"; {say_meter(meter)}" if meter is not None and meter.used_bytes <= memory.capacity_bytes else ""
     yield f"  {'memory':<12}{bar} {say_memory(memory)}{seen}"
     yield from _memory_beside(memory, paint)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         usual_global_batch,
         with_defaults,
     )
-    from traincast.resolve._habits import UNKNOWN, plan_habits, usual_bucket
+    from traincast.resolve._habits import OLDER_WORDS, UNKNOWN, plan_habits, usual_bucket
     from traincast.resolve._place import build_cluster, place
     from traincast.resolve._plan import AXES, complete_plan, is_open
     from traincast.resolve._precision import fit_precision

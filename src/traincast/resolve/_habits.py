@@ -9,6 +9,8 @@ from traincast.errors import IllegalPlan, UnknownName
 from traincast.spec import Notes, Parallelism, Stack, WorkloadOptions
 from traincast.units import DTYPE_BYTES
 
+OLDER_WORDS = {"recompute": {"products": "selective-op"}, "balance": {"products": "matmuls"}}
+"""Fields of a plan to values as earlier versions named them."""
 UNKNOWN = "unknown"
 """A recomputation that nobody knows: none is assumed, and a job that fits only with it is said to fit."""
 
@@ -27,6 +29,7 @@ def for_optimizer(stack: Stack, optimizer: str | None) -> Stack:
 
 def fill_in_plan(values: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Notes]:
     """The plan's values, whose data degree is known, with the stack's habits. What is said wins."""
+    values = {name: _rename(name, value) for name, value in values.items()}
     degrees = {axis: _whole(values.get(axis, 1)) for axis in ("data", "tensor", "pipeline", "context", "expert")}
     replicas = degrees["data"] * degrees["context"]
     plan, notes = _fill_in_sharding(values, stack, replicas=replicas, pipeline=degrees["pipeline"])
@@ -39,6 +42,15 @@ def fill_in_plan(values: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any
             if habit.matters:
                 notes = (*notes, habit.sentence)
     return plan, notes
+
+
+def spell_recompute(how: str, stack: Stack) -> str:
+    """How a framework that has a word of its own is asked for a recomputation."""
+    return next((word for word in ("selective",) if dict(stack.plan.recompute_words).get(word) == how), how)
+
+
+def _rename(name: str, value: Any) -> Any:
+    return OLDER_WORDS[name].get(value, value) if name in OLDER_WORDS and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +191,7 @@ def _fill_in_recomputation(plan: Mapping[str, Any], stack: Stack) -> tuple[dict[
         return {"recompute": "none"}, ("whether activations are recomputed is not known; none assumed",)
     meaning = dict(does.recompute_words).get(word) if isinstance(word, str) else None
     if meaning is not None and meaning != word:
-        return {"recompute": meaning}, (f"{stack.name} means by {word} recomputation what we call {meaning}",)
+        return {"recompute": meaning}, (f"{word} activation checkpointing of {stack.name} is {meaning}",)
     if word is None and plan.get("zero") == 3 and (again := does.recomputes("sharded")):
         told = f"recomputes {again} layers where weights are sharded (--recompute to change)"
         return {"recompute": again}, (f"{stack.name} {told}",)
@@ -219,7 +231,7 @@ def _recipe_habits(stack: Stack, mode: str | None) -> dict[str, Any]:
 
 _BUILDER_OPTIONS = (
     "implementation", "attention", "fused", "fused_gate", "fused_loss", "fused_sums", "channels_last", "dropout",
-    "predicted_share", "keeps_keys", "host_masks", "loss_in_place", "untied",
+    "predicted_share", "keeps_keys", "host_masks", "loss_in_place", "wide_scores", "untied",
 )  # fmt: skip
 
 
@@ -257,7 +269,7 @@ def fill_in_recipe(
     if options.adapter_rank and targets:
         values["adapted"] = read_targets(str(targets))
     values["precision"] = read_precision(options.precision, stack, sharded=plan.zero == 3)
-    values["recompute"] = "none" if plan.recompute == "products" else plan.recompute
+    values["recompute"] = "none" if plan.recompute == "selective-op" else plan.recompute
     if options.recompute_layers is not None:
         values["recompute_stages"] = plan.pipeline * plan.virtual_stages
     values["accumulate"] = plan.micro_batches > 1 and options.mode != "inference"

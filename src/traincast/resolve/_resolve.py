@@ -7,11 +7,12 @@ from typing import Any
 
 from traincast.noun import noun
 from traincast.resolve._defaults import is_saved, with_defaults
-from traincast.resolve._habits import check_passes, fill_in_plan, for_optimizer, read_precision
+from traincast.resolve._habits import check_passes, fill_in_plan, for_optimizer, read_precision, spell_recompute
 from traincast.resolve._place import place
 from traincast.resolve._plan import AXES, decode_plan, share_batch, with_replicas
 from traincast.resolve._precision import fit_precision, written_precision
 from traincast.resolve._question import fill_in
+from traincast.resolve._regimes import describe_images
 from traincast.resolve._source import find_length
 from traincast.resolve._stack import choose_stack, say_stack
 from traincast.spec import (
@@ -132,6 +133,7 @@ def describe_settings(
         if is_written
         else read_precision(options.precision, job.stack, sharded=plan.zero == 3),
         "seq": (job.regime.seq if job.regime else None) or find_length(question.source, options),
+        "images": describe_images(job.graph),
         "batch": batch,
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,
@@ -155,7 +157,8 @@ def list_assumed(asked: Question, whole: Question, job: Job, plan: Parallelism) 
     values = {**whole.parallelism, "micro_batches": plan.micro_batches, "zero": plan.zero, "recompute": plan.recompute}
     for item in PLAN_FIELDS:
         if item.name in values and item.name not in asked.parallelism:
-            words += item.words_for(values[item.name])
+            said = values[item.name]
+            words += item.words_for(spell_recompute(said, job.stack) if item.name == "recompute" else said)
     for item in JOB_FIELDS:
         if item.name == "stack" and "stack" not in asked.job:
             words += item.words_for(job.stack.name)

@@ -159,10 +159,10 @@ class ForecastBody(AskBody):
 class FitBody(AskBody):
     model_config = _shows(
         workload={"name": "llama-2-7b", "precision": "bf16", "seq": 4096},
-        cluster={"device": "a100-80g", "devices_per_node": 8}, parallelism={"zero": 3}, confidence=0.99,
+        cluster={"device": "a100-80g", "devices_per_node": 8}, parallelism={"zero": 3}, confidence=0.9,
     )  # fmt: skip
 
-    confidence: Amount = Field(0.99, description="How likely it must be to fit, between 0 and 1.")
+    confidence: Amount = Field(0.9, description="How likely it must be to fit, between 0 and 1.")
 
 
 class AdviseBody(AskBody):

@@ -1,7 +1,6 @@
 """Turns tasks and tensor lifetimes into the peak memory of a rank, what it is made of and when it happens."""
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,8 @@ RESIDENT: tuple[str, ...] = ("parameter", "optimizer_state", "input", "buffer", 
 WIDE_GRADIENT = ".main_grad"
 """How gradients are named that are kept in a wider format than the one they are computed in."""
 
+LOSS = "loss"
+"""The layer of the operators of a loss."""
 UPDATE = "temporaries of the update"
 """The role of what an update makes and forgets: wide copies of gradients, denominators."""
 
@@ -77,6 +78,8 @@ class Overheads:
     """Activations of the batch with the largest inputs over those of the mean one."""
     live_bytes: float = 0.0
     """Gathered weights that a stack lets live at once, where that is more than two layers'."""
+    keeps_outputs: bool = False
+    """The output that the loss read stays until its buffer is written again, and there are two of them."""
 
     @staticmethod
     @functools.cache
@@ -165,6 +168,8 @@ class Pass:
     """Of the gradients that go to the host as soon as they are made."""
     narrow_bytes: float = 0.0
     """That weights stored in eight bits save, whose gradients still have sixteen."""
+    output_bytes: float = 0.0
+    """Of what the loss reads."""
 
     def reduced_bytes(self, *, shards: int) -> float:
         """Of all gradients before so many ranks share them, in the format of the weights."""
@@ -222,7 +227,14 @@ def replay_pass(stage: Stage, *, accumulates: bool, every: bool = False) -> Pass
         update_at=_describe(stage, parts, update_at),
         leaving_bytes=_leaving_bytes(stage, parts),
         narrow_bytes=sum(t.num_bytes * t.copies for t in stage.tensors if t.role == "parameter" and t.dtype == "fp8"),
+        output_bytes=_output_bytes(stage),
     )
+
+
+def _output_bytes(stage: Stage) -> float:
+    """What the first operator of the loss reads of the model."""
+    first = next((op for op in stage.ops() if op.phase == "forward" and op.layer == LOSS), None)
+    return max((stage.tensors[tensor].num_bytes for tensor in first.reads), default=0.0) if first else 0.0
 
 
 def _frozen_bytes(stage: Stage) -> float:
@@ -295,6 +307,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         if by_role["gathered weights"]:
             unit_bytes = one.unit_bytes * (one.weight_share if overheads.by_weight else 1.0)
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
+        if overheads.keeps_outputs:
+            by_role["kept outputs"] = one.output_bytes * (1 if lone_pass else 2)
         gathers = replace(
             one.gathers,
             num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
@@ -433,8 +447,6 @@ def _largest_gradient_bytes(stage: Stage) -> float:
 Uses = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """(tensors that it reads, tensors that it writes) of each task."""
 _NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-_START, _END = -1, 1 << 40
-"""Instead of a position among the tasks that touch tensors: the first and the last task of a segment, whatever they are."""
 _ROLE_PLACES = {role: place for place, role in enumerate(ROLES)}
 
 
@@ -501,7 +513,7 @@ def _course_of(stage: Stage, *, accumulates: bool) -> Course:
 def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...], accumulates: bool) -> Course:
     """Everything that it depends on is in its arguments, and they are compared by value."""
     parts = list(segments(repeats, num_tasks=len(uses)))
-    lives = _live_among_tasks(uses, roles, parts, accumulates)
+    lives = tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
     events = _list_events(parts, lives)
 
     def column(name: str, place: int, kind: type) -> NDArray[np.generic]:
@@ -522,62 +534,6 @@ def _lay_course(uses: Uses, roles: tuple[str, ...], repeats: tuple[Repeat, ...],
         enter=places("enter"),
         leave=(*places("leave"), column("leave", 2, np.float64)),  # type: ignore[arg-type]
     )
-
-
-def _live_among_tasks(
-    uses: Uses, roles: tuple[str, ...], parts: Sequence[Repeat], accumulates: bool
-) -> tuple[Life, ...]:
-    """Tasks that touch no tensor are left out first: plans differ in their collectives, and lives do not depend on them."""
-    touching = [
-        [place for place, one in enumerate(uses[part.start : part.stop]) if one is not _NOTHING and one != _NOTHING]
-        for part in parts
-    ]
-    kept = tuple([uses[part.start + place] for part, places in zip(parts, touching, strict=True) for place in places])
-    counts = _rank_counts([part.count for part in parts])
-    lives = _list_lives(kept, roles, tuple([len(places) for places in touching]), counts, accumulates)
-    if len(kept) == len(uses):
-        return tuple([_move(life, touching, parts) if _is_edge(life) else life for life in lives])
-    return tuple([_move(life, touching, parts) for life in lives])
-
-
-def _is_edge(life: Life) -> bool:
-    """Whether it ends at the end of a segment or leaves a surplus at the start of one, whatever stands there."""
-    return life.dies[1] >= _END or (life.surplus is not None and life.surplus[1] == _START)
-
-
-def _move(life: Life, touching: Sequence[Sequence[int]], parts: Sequence[Repeat]) -> Life:
-    def move(place: Place) -> Place:
-        number, position = place
-        if position == _START or number >= len(parts):
-            return number, 0
-        if position >= _END:
-            return number, parts[number].stop - parts[number].start - 1
-        return number, touching[number][position]
-
-    carried, surplus = life.carried_to, life.surplus
-    return Life(
-        life.tensor, move(life.born), move(life.dies), None if carried is None else move(carried),
-        None if surplus is None else move(surplus),
-    )  # fmt: skip
-
-
-def _rank_counts(counts: Sequence[int]) -> tuple[int, ...]:
-    """Small numbers of repetitions instead: lives depend on which are above one and which are equal, no more."""
-    ranks = {count: place for place, count in enumerate(sorted(set(counts) - {1}), 2)}
-    return tuple([ranks.get(count, 1) for count in counts])
-
-
-@functools.lru_cache(maxsize=1024)
-def _list_lives(
-    uses: Uses, roles: tuple[str, ...], lengths: tuple[int, ...], counts: tuple[int, ...], accumulates: bool
-) -> tuple[Life, ...]:
-    """Of segments of such lengths, which may be empty."""
-    stops = list(itertools.accumulate(lengths))
-    parts = [
-        Repeat(start=stop - length, stop=stop, count=count)
-        for length, stop, count in zip(lengths, stops, counts, strict=True)
-    ]
-    return tuple(_find_lives(uses, roles, parts, skip=(*RESIDENT, "gradient") if accumulates else RESIDENT))
 
 
 def _list_events(parts: Sequence[Repeat], lives: Sequence[Life]) -> dict[str, list[tuple[int, int, float]]]:
@@ -660,7 +616,7 @@ def _lives_of(tensor: int, written: Sequence[Place], used: Sequence[Place], part
             # The next writer uses this value in its first repetition, and counts it from its start on.
             before = after[0][0] - 1
             uses = [place for place in uses if place[0] < after[0][0]]
-            uses.append((before, _END))
+            uses.append((before, parts[before].stop - parts[before].start - 1))
         yield Life(tensor, born, max(uses, default=born), let_go)
 
 
@@ -692,7 +648,7 @@ def _surplus(parts: Sequence[Repeat], born: Place, backward: int, uses: Sequence
     outside = [place for place in uses if place[0] > born[0] and parts[place[0]].count == 1]
     after = [place for place in outside if place[0] > backward]
     before = [place for place in outside if place[0] < backward]
-    return max(after or before, default=(born[0] + 1, _START))
+    return max(after or before, default=(born[0] + 1, 0))
 
 
 def _births(

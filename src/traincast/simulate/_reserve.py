@@ -19,6 +19,7 @@ BESIDE_STREAM = (
     "communication buffers",
     "largest gradient",
     "whole activations",
+    "kept outputs",
     "gathered inputs",
     "workspace",
 )

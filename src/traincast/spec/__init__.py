@@ -18,23 +18,15 @@ if TYPE_CHECKING:
     from traincast.spec._asked import Asked
     from traincast.spec._calibration import (
         MIX_KINDS,
-        NOVELTIES,
         Calibration,
-        Choice,
         DeviceLevel,
-        LearnedStacks,
         MeasuredForecast,
         MeasuredNumbers,
         MeasuredRun,
-        ProfileRatio,
         RunCorrections,
         RunLabels,
-        Scale,
-        Scope,
-        Selection,
-        StackConstants,
     )
-    from traincast.spec._display import make_with, show_html
+    from traincast.spec._display import make_with
     from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, RunningJob, Schedule, Snapshot
     from traincast.spec._graph import (
         DYNAMIC,
@@ -98,6 +90,7 @@ if TYPE_CHECKING:
         COVERAGE,
         FIT_CONFIDENCE,
         GROUNDS,
+        SAFE_CONFIDENCE,
         BusyTime,
         Estimate,
         Forecast,

@@ -6,7 +6,6 @@ from dataclasses import field, replace
 
 from traincast.errors import InvalidInput
 from traincast.noun import noun
-from traincast.spec._display import show_html
 from traincast.spec._parallel import Parallelism
 from traincast.units import DTYPE_BYTES
 
@@ -214,9 +213,6 @@ class Graph:
     def unknown_ops(self) -> tuple[str, ...]:
         """The names of ops without a FLOP formula, once each, in order."""
         return tuple(dict.fromkeys(op.name for op in self.ops if op.flop is None))
-
-    def _repr_html_(self) -> str | None:
-        return show_html(self)
 
     def with_ops(self, ops: tuple[Op, ...]) -> "Graph":
         return replace(self, ops=ops)

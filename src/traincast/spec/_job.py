@@ -72,7 +72,7 @@ class Job:
         metadata={
             "help": "Software that runs it, see `traincast catalog stacks`, with a version if you like (NAME@0.2), or a "
             "document of your own (TOML); default: pytorch.",
-            "flags": ("--stack", "--framework"),
+            "flags": ("--framework", "--stack"),
         },
     )
     """The software that runs it; its host times and habits differ (see `traincast catalog stacks`)."""

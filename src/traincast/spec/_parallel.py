@@ -10,10 +10,10 @@ from traincast.spec._asked import asked
 from traincast.units import DTYPE_BYTES, MEGA
 
 ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-BALANCES = ("layers", "products")
-RECOMPUTES = ("none", "selective", "full", "products")
+BALANCES = ("layers", "matmuls")
+RECOMPUTES = ("none", "selective", "full", "selective-op")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
-layer but the result of attention and every second product with weights (a policy that some stacks call selective)."""
+layer but the result of attention and every second matmul with weights (torchtitan's selective checkpointing of operators)."""
 OFFLOADS = ("host", "nvme")
 CONTEXT_METHODS = ("ring", "ulysses")
 """What ranks of the context axis exchange for attention: keys and values of all tokens, each rank keeping its queries; or
@@ -109,11 +109,12 @@ class Parallelism:
     2023); None: from all replicas, as the forward pass."""
     sequence_parallel: bool = asked(False, "Split the sequence along the tensor axis.")
     recompute: str = asked(
-        "none", "Activation recomputation: none, selective, products or full; the stack says what selective is."
+        "none",
+        "Activation checkpointing: none, selective (as the framework means it), selective-op (every second matmul) or full.",
     )
     order: str = asked("1f1b", "gpipe, 1f1b, interleaved or zero-bubble.")
-    balance: str = asked("layers", "How a pipeline is cut: by layers or by products.")
-    """How a pipeline is cut: equal numbers of layers, or equal work in products with weights, where the
+    balance: str = asked("layers", "How a pipeline is cut: by layers or by matmuls.")
+    """How a pipeline is cut: equal numbers of layers, or equal work in matmuls with weights, where the
     output layer counts and the layer that crosses a boundary stays before it."""
     bucket_bytes: float = asked(25 * MEGA, "Size of the buckets that gradients are reduced in: 25MB.", unit="bytes")
     """Gradients are reduced in buckets of this size (torch DDP: 25 MB)."""

@@ -1,5 +1,6 @@
 """The answer and its explanation: estimates with intervals, a timeline, a memory profile, a forecast."""
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -7,7 +8,7 @@ from typing import Any
 
 from traincast.errors import InvalidInput
 from traincast.noun import noun
-from traincast.spec._display import make_with, show_html, show_text
+from traincast.spec._display import make_with, show_text
 from traincast.spec._log_errors import LogErrors
 from traincast.spec._program import Collective
 from traincast.spec._resources import ResourceProfile
@@ -20,6 +21,9 @@ COVERAGE = 0.9
 FIT_CONFIDENCE = 0.6
 """From which on a run is said to fit: the surest, in steps of 0.05, at which no source of fifty runs that ran is refused more
 than 8% of the time with its publisher left out, if at most 2% of runs that ran out are called safe (docs/theory/certainty.md)."""
+
+SAFE_CONFIDENCE = 0.9
+"""How likely a job must be to fit, where nobody says, for a plan or a size to be named; what is less likely may not fit."""
 
 
 @noun
@@ -130,9 +134,6 @@ class Timeline:
     work: tuple[BusyTime, ...] = ()
     """What keeps the first rank busy; empty where it was not asked for."""
 
-    def _repr_html_(self) -> str | None:
-        return show_html(self)
-
 
 @noun
 class Moment:
@@ -211,6 +212,11 @@ class MemoryProfile:
     def fits(self) -> bool:
         """Probably enough to try (`FIT_CONFIDENCE`): a run that fails costs more than one that was not tried."""
         return max(self.fit_probability, self.frugal_probability or 0.0) >= FIT_CONFIDENCE
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it is as likely to fit as is asked where nobody says."""
+        return max(self.fit_probability, self.frugal_probability or 0.0) >= SAFE_CONFIDENCE
 
     @property
     def fit_probability(self) -> float:
@@ -360,13 +366,6 @@ class Forecast:
         """A data frame of pandas or polars with one row."""
         return make_with("make_frame", self, library=library)
 
-    def plot_timeline(self, *, backend: str = "matplotlib") -> Any:
-        """When each piece of the step runs; needs a forecast with draw=True."""
-        return make_with("plot_timeline", self, backend=backend)
-
-    def plot_memory(self, *, backend: str = "matplotlib") -> Any:
-        """Memory of the fullest device over one pass; needs a forecast of a question."""
-        return make_with("plot_memory", self, backend=backend)
-
-    def _repr_html_(self) -> str | None:
-        return show_html(self)
+    def _repr_html_(self) -> str:
+        """In a notebook: the text of the command."""
+        return f"<pre>{html.escape(str(self))}</pre>"

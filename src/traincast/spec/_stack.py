@@ -67,6 +67,7 @@ OPTIONS: Mapping[str, str] = {
     "fused_gate": "activation and product of a gated MLP are one kernel",
     "fused_loss": "scores and loss are made in one kernel",
     "loss_in_place": "gradients take the place of the scores that the loss is made of, in place or some tokens after the other",
+    "wide_scores": "scores leave the model in fp32 and stay until the backward pass of the loss has ended",
     "untied": "heads have a weight of their own, whatever the model was published with",
     "fused_sums": "gradients are added up inside the matmul that makes them",
     "adapter_targets": "beside which layers it puts low-rank adapters: attention, all, or layer names with commas between them",
@@ -94,6 +95,7 @@ HOLDS: Mapping[str, str] = {
     "greedy": "it takes the whole device when it starts",
     "planned": "a compiler lays out all memory before the step (XLA): no caching allocator rounds up, no host runs ahead, and "
     "sharded weights are gathered one by one",
+    "outputs": "its pipeline engine keeps the outputs of the last stage in two buffers in turn until these are written again",
     "flat_updates": "its update works on one flat buffer of all weights of a rank, so the fp32 copy of their gradients is one "
     "request that takes memory of its own",
     "flat_gradients": "gradients are views of buffers that it makes before the first step, so they are there in every pass",
@@ -136,7 +138,7 @@ class PlanHabits:
     recompute: Words = ()
     """Pairs of one of RECOMPUTES_WHEN and what runs again."""
     recompute_words: Words = ()
-    """What its own words for recomputation mean in ours: (("selective", "products"),)."""
+    """What its own words for recomputation mean in ours: (("selective", "selective-op"),)."""
     overlaps: Names = ("gradients", "sharded_gradients")
     copies: Names = ("buckets",)
     awaits: Names = ()

@@ -660,14 +660,16 @@ class Net(Tape):
         with self.scope("loss"):
             labels = self.input("labels", (rows,), "int64")
             over = self.recipe.loss_in_place
-            wide = logits if over else self.cast(logits, "fp32")
+            kept = self.recipe.wide_scores
+            wide = self.cast(logits, "fp32") if kept or not over else logits
             log = self.new(wide.shape, wide.dtype)
             attrs: dict[str, Attr] = {"rows": rows, "cols": cols}
             self.op("aten._log_softmax", "softmax", (wide,), (log,), attrs, flop=5.0 * wide.numel)
 
             def log_backward(g: Value) -> Gradients:
                 gx = log if over else self.gradient_like(wide)
-                self.op("aten._log_softmax_backward_data", "softmax", (g, log), (gx,), attrs, flop=5.0 * wide.numel)
+                read = (wide if kept else g, log)
+                self.op("aten._log_softmax_backward_data", "softmax", read, (gx,), attrs, flop=5.0 * wide.numel)
                 return (gx,)
 
             self.register(log, (wide,), log_backward)

@@ -184,6 +184,8 @@ class Recipe:
     """A language model's loss is one kernel on scores in their own format (flash-attn's), not several on fp32 copies."""
     loss_in_place: bool = False
     """Gradients of that loss take the place of its scores: it works in place, or on some tokens after the other."""
+    wide_scores: bool = False
+    """Scores leave the model in fp32 and stay until the backward pass of the loss has ended."""
     untied: bool = False
     """The head of a language model has a weight of its own, whatever the model was published with."""
     fused_sums: bool | None = None

@@ -241,8 +241,8 @@ def _write(sheet: Sheet) -> None:
     )
     _write_plan(sheet, stages, batch)
     mode = sheet.get("parallelism.recompute", "none")
-    sheet.put("activation_checkpoint.mode", {"products": "selective"}.get(mode, mode))
-    if mode in ("products", "selective"):
+    sheet.put("activation_checkpoint.mode", {"selective-op": "selective"}.get(mode, mode))
+    if mode in ("selective-op", "selective"):
         sheet.put("activation_checkpoint.selective_ac_option", "op")
     sheet.copy("job.compiled", "compile.enable")
     if sheet.get("job.checkpoint_every_steps"):
