@@ -309,11 +309,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         if overheads.keeps_outputs:
             by_role["kept outputs"] = one.output_bytes * (1 if lone_pass else 2)
-        gathers = replace(
-            one.gathers,
-            num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
-            num_passes=stage.num_in_flight,
-        )
+        gathers = one.gathers.of_passes(stage.num_in_flight)
         # A compiler that plans memory adds gradients in place.
         by_role["largest gradient"] = 0.0 if overheads.by_weight else one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
@@ -377,6 +373,10 @@ class Gathers:
             num_passes=stage.num_in_flight,
             flop_between=flop / number if number else 0.0,
         )
+
+    def of_passes(self, number: int) -> "Gathers":
+        """The same with so many passes in flight."""
+        return replace(self, num_gathers=self.num_gathers / self.num_passes * number, num_passes=number)
 
     def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
         """Gathers that the host's lead is expected to keep from being used again."""
