@@ -276,6 +276,16 @@ def _curve(
     )
 
 
+def _split_peak(one: Pass, others: float, *, updates: bool) -> dict[str, float]:
+    """Tensors at the peak by their role; `updates`: it lies in the update. `others`: what other passes in flight keep."""
+    if updates:
+        own = {**one.resident, "gradient": one.trained_bytes}
+        return {**own, UPDATE: one.update_bytes - sum(own.values()), "activation": 0.0, "gathered weights": 0.0}
+    own = {**one.resident, "gradient": one.gradient_bytes}
+    kept = one.live_bytes - sum(own.values()) + others
+    return {**own, UPDATE: 0.0, "activation": kept, "gathered weights": one.unit_bytes}
+
+
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
            overheads: Overheads | None, bucket_copies: bool = False, lone_pass: bool = False,
            replicated: bool = False) -> MemoryProfile:  # fmt: skip
@@ -285,14 +295,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     """
     others = one.stash_bytes * (stage.num_in_flight - 1)
     updates = one.update_bytes > one.live_bytes + others + one.unit_bytes
-    own = {**one.resident, "gradient": one.trained_bytes if updates else one.gradient_bytes}
-    by_role = {
-        **own,
-        UPDATE: one.update_bytes - sum(own.values()) if updates else 0.0,
-        "activation": 0.0 if updates else one.live_bytes - sum(own.values()) + others,
-        "gathered weights": 0.0 if updates else one.unit_bytes,
-        "gradient buckets": one.bucket_bytes if bucket_copies else 0.0,
-    }
+    by_role = _split_peak(one, others, updates=updates)
+    by_role["gradient buckets"] = one.bucket_bytes if bucket_copies else 0.0
     if one.has_master and (one.unit_bytes or (overheads is not None and overheads.by_weight)):
         # FSDP shards the wide weights alone: those of the passes exist while they are gathered, but for frozen ones, which have
         # no wide copy. A compiler casts each weight where it is used.
@@ -309,11 +313,7 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         if overheads.keeps_outputs:
             by_role["kept outputs"] = one.output_bytes * (1 if lone_pass else 2)
-        gathers = replace(
-            one.gathers,
-            num_gathers=one.gathers.num_gathers / one.gathers.num_passes * stage.num_in_flight,
-            num_passes=stage.num_in_flight,
-        )
+        gathers = one.gathers.of_passes(stage.num_in_flight)
         # A compiler that plans memory adds gradients in place.
         by_role["largest gradient"] = 0.0 if overheads.by_weight else one.largest_gradient_bytes
         by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
@@ -377,6 +377,10 @@ class Gathers:
             num_passes=stage.num_in_flight,
             flop_between=flop / number if number else 0.0,
         )
+
+    def of_passes(self, number: int) -> "Gathers":
+        """The same with so many passes in flight."""
+        return replace(self, num_gathers=self.num_gathers / self.num_passes * number, num_passes=number)
 
     def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
         """Gathers that the host's lead is expected to keep from being used again."""
