@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincast.catalog import read_constants
 from traincast.cost import OpModel
-from traincast.cost._bounds import name_silicon, name_unknown_silicon, product_flop_per_s
+from traincast.cost._bounds import name_silicon, product_flop_per_s
 from traincast.noun import noun
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
@@ -64,17 +64,6 @@ def _slowdown(op: Op, device: Device, found: int) -> float:
     if name_silicon(device) in CONSTANTS.graphics:
         return 1.0
     return max(CONSTANTS.slower[str(found)], CONSTANTS.batched if float(op.attrs["batch"]) > 1 else 1.0)
-
-
-def note_kernels(
-    ops: Sequence[Op], device: Device, model: OpModel, counts: Sequence[float] | None = None
-) -> tuple[str, ...]:
-    """What a user should know about the kernels of a step: silicon that nobody measured, widths that cost time.
-
-    `counts`: how often each op runs; once where it is not given.
-    """
-    unknown = name_unknown_silicon(device)
-    return (*((unknown,) if unknown else ()), *warn_alignment(ops, device, model, counts))
 
 
 def warn_alignment(

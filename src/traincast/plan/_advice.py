@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from traincast.cost import CostModel
 from traincast.errors import TraincastError
+from traincast.files import read_calibration
 from traincast.forecast import Engine, pose_job
 from traincast.noun import noun
 from traincast.plan._nouns import Plan
 from traincast.plan._remedies import change_plan
 from traincast.plan._what_if import Delta, what_if
-from traincast.resolve import read_calibration
 from traincast.spec import SAFE_CONFIDENCE, Calibration, Cluster, Forecast, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
