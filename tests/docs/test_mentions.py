@@ -24,7 +24,7 @@ MADE_BY_PAGES = {"src/traincast/catalog/_models/perceptron.py", "src/traincast/c
 """Files that a page tells its reader to write."""
 OF_OTHERS = {
     "--time", "--mem", "--gres", "--nodes", "--ntasks-per-node", "--exclusive", "--seeds", "--markdown", "--write", "--again",
-    "--jobs", "--reduce-every",
+    "--jobs", "--reduce-every", "--fast", "--ways",
 }  # fmt: skip
 """Options of Slurm, of research and benchmarks, and the one that a page adds."""
 NOT_OURS = {"up", "alone", "answers"}
