@@ -6,7 +6,8 @@ from typing import Protocol
 
 from traincast.cost import OpModel
 from traincast.cost._alignment import CONSTANTS as ALIGNMENT
-from traincast.cost._alignment import row_alignment
+from traincast.cost._alignment import row_alignment, warn_alignment
+from traincast.cost._bounds import name_unknown_silicon
 from traincast.cost._collectives import Pipelined
 from traincast.cost._interaction.classes import ClassFactors, load_class_factors
 from traincast.cost._learned import WEIGHTS, load_learned
@@ -126,6 +127,15 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     if not concerned:
         return ops
     return tuple([_mark(op, concerned) for op in ops])
+
+
+def note_kernels(
+    ops: tuple[Op, ...], counts: Sequence[float], device: Device, model: OpModel, stack: Stack
+) -> tuple[str, ...]:
+    """What a user should know about the kernels of a step: silicon that nobody measured, widths that cost time."""
+    unknown = name_unknown_silicon(device)
+    marked = mark_software(ops, stack)
+    return (*((unknown,) if unknown else ()), *warn_alignment(marked, device, model, counts))
 
 
 def _mark(op: Op, concerned: Sequence[tuple[str, Callable[[Op], bool]]]) -> Op:

@@ -256,7 +256,7 @@ class Stack:
     """Where habits and constants come from: rows, models, versions."""
 
     def __post_init__(self) -> None:
-        _check("habit of kernels", self.kernels, KERNEL_HABITS)
+        _check("default of kernels", self.kernels, KERNEL_HABITS)
 
     @property
     def spelling(self) -> str:
