@@ -97,7 +97,7 @@ def test_one_measured_product_moves_forecasts_of_its_gpu_and_of_no_other(run: Ru
     kept = tmp_path / "level.json"
     ran = run("calibrate", "--gemm", "h100-sxm-80g bf16 8192x8192x8192 3ms", "--out", kept)
     assert ran.code == 0, ran.err
-    assert "h100-sxm-80g: products in bf16 take" in ran.out
+    assert "h100-sxm-80g: matmuls in bf16 take" in ran.out
 
     def step_s(device: str, *words: object) -> tuple[float, str]:
         asked = ("gpt2", "--device", device, "--precision", "bf16", "--batch", 32, "--json")
