@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from traincast.cost._known import COST_MODELS, name_costs
     from traincast.cost._learned import load_learned, with_levels
     from traincast.cost._offload import copy_bytes_per_s, describe_host
-    from traincast.cost._power import needs_of, power, work_of
+    from traincast.cost._power import draw_share, power
     from traincast.cost._pricing import Pricing, default_ops, note_kernels
     from traincast.cost._roofline import Roofline
     from traincast.cost._routes import describe_links, find_route, part_replicas, with_other_links
