@@ -331,12 +331,7 @@ class Values:
             # A value that cannot be followed is only unknown; the recording itself goes on.
             self._forget(func, args)
             return
-        alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
-        origin = next((value.origin for value in known.values() if value.origin), "")
-        for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
-            if isinstance(fake, FakeTensor):
-                alive = alive_of.get(fake.untyped_storage()._cdata)
-                fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
+        _hold(_tensors_in((results,)), outputs, tensors, known)
 
     def _forget(self, func: Any, args: tuple[Any, ...]) -> None:
         if not func._schema.is_mutable:
@@ -386,6 +381,18 @@ class Values:
             with _disable_current_modes():
                 spread = (torch.arange(indices.numel()) % max(1, choices)).reshape(indices.shape)
                 self.set(indices, spread, origin="what a router or argmax chooses is taken to be spread evenly")
+
+
+def _hold(
+    results: list[torch.Tensor], outputs: list[torch.Tensor], tensors: list[torch.Tensor], known: Mapping[int, Value]
+) -> None:
+    """Each output with its value; one that shares the memory of an input lives as long as that is not written."""
+    alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
+    origin = next((value.origin for value in known.values() if value.origin), "")
+    for fake, result in zip(outputs, results, strict=False):
+        if isinstance(fake, FakeTensor):
+            alive = alive_of.get(fake.untyped_storage()._cdata)
+            fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
 
 
 def _follow_equal(
