@@ -1,11 +1,13 @@
 """What a loss keeps of the scores of a language model."""
 
+from dataclasses import replace
+
 import pytest
 
 from traincast.catalog._models.recipe import Recipe
 from traincast.catalog._models.transformer import TransformerShape, build_transformer
 from traincast.lower import lower
-from traincast.simulate import replay_memory
+from traincast.simulate import Overheads, replay_memory
 from traincast.spec import Parallelism
 
 VOCAB, TOKENS = 64_000, 512
@@ -25,6 +27,24 @@ def peak_bytes(**recipe: object) -> float:
 def test_a_loss_in_place_has_no_second_copy_of_the_scores(kernels: dict[str, bool], bytes_less: int) -> None:
     saved = peak_bytes(**kernels) - peak_bytes(**kernels, loss_in_place=True)
     assert saved == pytest.approx(bytes_less * VOCAB * TOKENS, rel=0.05)
+
+
+def test_scores_that_leave_the_model_in_fp32_stay_until_the_loss_has_its_gradient() -> None:
+    kept = peak_bytes(loss_in_place=True, wide_scores=True) - peak_bytes(loss_in_place=True)
+    # Two copies of four bytes, where two of two bytes were.
+    assert kept == pytest.approx(4 * VOCAB * TOKENS, rel=0.05)
+
+
+def test_a_pipeline_engine_keeps_the_outputs_of_two_micro_batches() -> None:
+    graph = build_transformer(SHAPE, Recipe(precision="bf16-pure"), batch=1)
+    (stage,) = lower(graph, Parallelism(micro_batches=4)).stages
+    overheads = replace(Overheads.usual(), keeps_outputs=True)
+
+    def kept(micro_batches: int) -> float:
+        profile = replay_memory(stage, capacity_bytes=1e12, micro_batches=micro_batches, overheads=overheads)
+        return profile.by_role["kept outputs"]
+
+    assert kept(4) == 2 * kept(1) == 2 * 2 * VOCAB * TOKENS
 
 
 def test_an_untied_head_has_a_weight_and_a_gradient_of_its_own() -> None:

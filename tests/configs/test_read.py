@@ -9,6 +9,7 @@ from configs.asking import FILES, file_of
 from traincast.configs import FORMATS, read_config
 from traincast.configs._keys import Keys
 from traincast.configs._text import load_text, parse_text
+from traincast.configs._words import is_harmless
 from traincast.errors import InvalidInput, UnknownName
 from traincast.spec import ConfigText
 
@@ -275,3 +276,11 @@ def test_several_recipes_in_one_file_must_be_named(tmp_path: Path) -> None:
         read_config(file_of("megatron_bridge_llama3.py", tmp_path))
     with pytest.raises(InvalidInput, match="no function 'llama3_70b_pretrain'"):
         read_config(file_of("megatron_bridge_llama3.py:llama3_70b_pretrain", tmp_path))
+
+
+@pytest.mark.parametrize(
+    "key", ["optimizer.state_dtype", "trainer.fp8_recipe", "dataset.precision", "log_offload", "rope_int8"]
+)
+def test_a_key_that_says_a_format_or_what_is_offloaded_is_never_harmless_by_a_pattern(key: str) -> None:
+    assert not is_harmless(key, ("optimizer.", "trainer.", "dataset."))
+    assert is_harmless(key, (key,))

@@ -321,17 +321,9 @@ class Values:
         if name.startswith("traincast") or any(word in name for word in _RANDOM_NAMES):
             self._forget(func, args)
             self._draw(func, args, output)
-            return
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                if func._schema.is_mutable:
-                    _give_rooms(tensors[:1], known)
-                results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
-        except Exception:
+        elif not _run_beside(func, args, kwargs, known, tensors, outputs):
             # A value that cannot be followed is only unknown; the recording itself goes on.
             self._forget(func, args)
-            return
-        _hold(_tensors_in((results,)), outputs, tensors, known)
 
     def _forget(self, func: Any, args: tuple[Any, ...]) -> None:
         if not func._schema.is_mutable:
@@ -383,16 +375,25 @@ class Values:
                 self.set(indices, spread, origin="what a router or argmax chooses is taken to be spread evenly")
 
 
-def _hold(
-    results: list[torch.Tensor], outputs: list[torch.Tensor], tensors: list[torch.Tensor], known: Mapping[int, Value]
-) -> None:
-    """Each output with its value; one that shares the memory of an input lives as long as that is not written."""
+def _run_beside(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[int, Value], tensors: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+) -> bool:  # fmt: skip
+    """Runs an operation on the real values and keeps the results behind its fake ones."""
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            if func._schema.is_mutable:
+                _give_rooms(tensors[:1], known)
+            results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
+    except Exception:
+        return False
     alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
     origin = next((value.origin for value in known.values() if value.origin), "")
-    for fake, result in zip(outputs, results, strict=False):
+    for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
         if isinstance(fake, FakeTensor):
             alive = alive_of.get(fake.untyped_storage()._cdata)
             fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
+    return True
 
 
 def _follow_equal(

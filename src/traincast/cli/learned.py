@@ -41,7 +41,7 @@ def load_learned(
     from traincast.errors import InvalidInput
 
     if calibration is not None and given is not None:
-        raise InvalidInput("--calibration and --given both say what was learnt; give one of them")
+        raise InvalidInput("--calibration and --given both say what was learned; give one of them")
     if given is None:
         from traincast.files import read_calibration
 

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "formats"
-
-
 _TELLING = re.compile(
     r"precision|dtype|fp4|fp8|fp16|bf16|fp32|float8|float16|mxfp|nvfp|quant|[48]bit|int8|offload|parallel|recompute"
     r"|checkpointing|remat|(?:^|_)amp(?:_|$)",
     re.IGNORECASE,
 )
-"""In names of keys that say a format, an axis, what runs again or what lies off the device: no pattern makes them harmless,
-only a format that names them in full."""
+"""In names of keys that say a format, an axis, what runs again or what lies off the device: such a key is harmless only where a
+format names it in full."""
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def warn_alignment(
             low = width // multiple * multiple
             sentences.append(
                 f"{word} {width} is no multiple of {multiple}: about {lost_s / (whole_s - lost_s):.0%} slower "
-                f"(its own products {lost_s / then_s:.0%}); {f'{low} or ' if low else ''}{low + multiple} would not be"
+                f"(its own matmuls {lost_s / then_s:.0%}); {f'{low} or ' if low else ''}{low + multiple} would not be"
             )
     return tuple(sentences)
 

@@ -99,8 +99,23 @@ class _Prices:
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
     if "own_containers" in stack.plan.runs:
         cluster = part_replicas(cluster)
-    crosses = find_route(task, cluster).num_nodes > 1
-    return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
+    nodes = find_route(task, cluster).num_nodes
+    if task.kind == "all_to_all" and "staged_exchanges" in stack.plan.runs and 1 < nodes < task.num_ranks:
+        estimate = _in_stages(model, task, cluster, nodes)
+    else:
+        estimate = model.estimate(task, cluster)
+    return price_collective(stack, task, estimate, crosses_nodes=nodes > 1)
+
+
+def _in_stages(model: CollectiveModel, task: Collective, cluster: Cluster, nodes: int) -> Estimate:
+    """An exchange inside nodes that sorts by peers, then one of each device with its like on every other node."""
+    own = task.num_ranks // nodes
+    inside = model.estimate(replace(task, num_ranks=own), cluster)
+    between = model.estimate(replace(task, num_ranks=nodes, stride=own * task.stride), cluster)
+    return replace(
+        between, seconds=inside.seconds + between.seconds, low_s=inside.low_s + between.low_s,
+        high_s=inside.high_s + between.high_s,
+    )  # fmt: skip
 
 
 def _price_ops(model: OpModel, stack: Stack, ops: tuple[Op, ...], *devices: Device | float) -> tuple[Estimate, ...]:

@@ -276,16 +276,6 @@ def _curve(
     )
 
 
-def _split_peak(one: Pass, others: float, *, updates: bool) -> dict[str, float]:
-    """Tensors at the peak by their role; `updates`: it lies in the update. `others`: what other passes in flight keep."""
-    if updates:
-        own = {**one.resident, "gradient": one.trained_bytes}
-        return {**own, UPDATE: one.update_bytes - sum(own.values()), "activation": 0.0, "gathered weights": 0.0}
-    own = {**one.resident, "gradient": one.gradient_bytes}
-    kept = one.live_bytes - sum(own.values()) + others
-    return {**own, UPDATE: 0.0, "activation": kept, "gathered weights": one.unit_bytes}
-
-
 def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: float, pipelined: bool,
            overheads: Overheads | None, bucket_copies: bool = False, lone_pass: bool = False,
            replicated: bool = False) -> MemoryProfile:  # fmt: skip
@@ -295,12 +285,8 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
     """
     others = one.stash_bytes * (stage.num_in_flight - 1)
     updates = one.update_bytes > one.live_bytes + others + one.unit_bytes
-    by_role = _split_peak(one, others, updates=updates)
+    by_role = _live_roles(one, others, updates=updates, by_weight=overheads is not None and overheads.by_weight)
     by_role["gradient buckets"] = one.bucket_bytes if bucket_copies else 0.0
-    if one.has_master and (one.unit_bytes or (overheads is not None and overheads.by_weight)):
-        # FSDP shards the wide weights alone: those of the passes exist while they are gathered, but for frozen ones, which have
-        # no wide copy. A compiler casts each weight where it is used.
-        by_role["parameter"] = one.frozen_bytes
     if overheads is not None:
         if overheads.bucket_bytes and not _adds_wide(stage):
             by_role["gradient buckets"] = 0.0
@@ -313,21 +299,17 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
             by_role["gathered weights"] = max(unit_bytes, min(overheads.live_bytes, one.gathered_bytes))
         if overheads.keeps_outputs:
             by_role["kept outputs"] = one.output_bytes * (1 if lone_pass else 2)
-        gathers = one.gathers.of_passes(stage.num_in_flight)
         # A compiler that plans memory adds gradients in place.
         by_role["largest gradient"] = 0.0 if overheads.by_weight else one.largest_gradient_bytes
-        by_role["whole activations"] = overheads.whole_buffers * gathers.largest_bytes
-        wanted = gathers.mean_bytes * gathers.num_held(
-            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated
-        )
+        by_role["whole activations"] = overheads.whole_buffers * one.gathers.largest_bytes
+        gathers = one.gathers.of_passes(stage.num_in_flight)
+        held = functools.partial(gathers.held_bytes, overheads, pipelined=pipelined, lone_pass=lone_pass)
+        wanted = held(replicated=replicated)
         pressure = (sum(by_role.values()) + wanted) / (overheads.reclaim * capacity_bytes)
         by_role["gathered inputs"] = wanted / (1 + min(pressure, 1e9) ** overheads.reclaim_slope)
         # Runs that live on what is taken back are the ones that fail: all that is asked for must fit. But what a wide axis
         # holds comes back in time, beside replicas or not.
-        kept = gathers.mean_bytes * gathers.num_held(
-            overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=True
-        )
-        overhead_bytes += max(0.0, kept - by_role["gathered inputs"])
+        overhead_bytes += max(0.0, held(replicated=True) - by_role["gathered inputs"])
         by_role["allocator"] = overheads.cache * sum(by_role.values())
         by_role["workspace"] = overheads.workspace_bytes
     return MemoryProfile(
@@ -338,6 +320,21 @@ def add_up(stage: Stage, one: Pass, *, capacity_bytes: float, overhead_bytes: fl
         outside_bytes=overhead_bytes,
         curve=tuple((name, level + others) for name, level in one.curve),
     )
+
+
+def _live_roles(one: Pass, others_bytes: float, *, updates: bool, by_weight: bool) -> dict[str, float]:
+    """Live tensors at the peak, which is in a pass or in the update."""
+    own = {**one.resident, "gradient": one.trained_bytes if updates else one.gradient_bytes}
+    more = {
+        UPDATE: one.update_bytes - sum(own.values()) if updates else 0.0,
+        "activation": 0.0 if updates else one.live_bytes - sum(own.values()) + others_bytes,
+        "gathered weights": 0.0 if updates else one.unit_bytes,
+    }
+    if one.has_master and (one.unit_bytes or by_weight):
+        # FSDP shards the wide weights alone: those of the passes exist while they are gathered, but for frozen ones, which have
+        # no wide copy. A compiler casts each weight where it is used.
+        own["parameter"] = one.frozen_bytes
+    return {**own, **more}
 
 
 BACKWARD_GATHERS = 2
@@ -378,12 +375,15 @@ class Gathers:
             flop_between=flop / number if number else 0.0,
         )
 
-    def of_passes(self, number: int) -> "Gathers":
-        """The same with so many passes in flight."""
-        return replace(self, num_gathers=self.num_gathers / self.num_passes * number, num_passes=number)
+    def of_passes(self, num_passes: int) -> "Gathers":
+        return replace(self, num_gathers=self.num_gathers / self.num_passes * num_passes, num_passes=num_passes)
+
+    def held_bytes(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
+        """Of gathers that the host's lead is expected to keep from being used again."""
+        held = self.num_held(overheads, pipelined=pipelined, lone_pass=lone_pass, replicated=replicated)
+        return self.mean_bytes * held
 
     def num_held(self, overheads: Overheads, *, pipelined: bool, lone_pass: bool, replicated: bool) -> float:
-        """Gathers that the host's lead is expected to keep from being used again."""
         prompt = 1 / (1 + (self.num_ranks / overheads.wide_ranks) ** overheads.wide_slope)
         if pipelined:
             return min(overheads.queued_gathers, self._share_held(overheads, prompt) * self.num_gathers)
