@@ -265,26 +265,6 @@ def kill_batch(count: int, folder: Path, draw: random.Random) -> Tally:
     return kill_resumed("batch --resume: rows after SIGKILL", count, draw, command, journal=journal, output=out)
 
 
-def kill_sweep(count: int, folder: Path, draw: random.Random) -> Tally:
-    out = folder / "sweep"
-    command = [
-        *RUN,
-        "schedule",
-        "synthetic:400",
-        "-c",
-        "2x8:a100@2.5",
-        "-p",
-        "fifo,srtf,easy",
-        "--error-sweep",
-        "-o",
-        str(out),
-    ]
-    return kill_resumed(
-        "schedule --error-sweep --resume: runs after SIGKILL", count, draw, command,
-        journal=out / "error-sweep.partial", output=out / "error-sweep.svg",
-    )  # fmt: skip
-
-
 def kill_learn(count: int, folder: Path, draw: random.Random) -> Tally:
     """What was learnt before is whole and usable after any kill of learning again."""
     runs, out = folder / "runs.csv", folder / "mine.json"
@@ -498,26 +478,6 @@ def fill_batch(count: int, draw: random.Random) -> Tally:
     return fill_command("batch: the table over full disks", count, draw, arguments, is_whole=is_whole)
 
 
-def fill_sweep(count: int, draw: random.Random) -> Tally:
-    def arguments(disk: Path) -> list[str]:
-        return [
-            "schedule",
-            "synthetic:300",
-            "-c",
-            "2x8:a100@2.5",
-            "-p",
-            "fifo,srtf",
-            "--error-sweep",
-            "-o",
-            str(disk / "o"),
-        ]
-
-    def is_whole(disk: Path) -> bool:
-        return (disk / "o" / "error-sweep.svg").read_text().rstrip().endswith("</svg>")
-
-    return fill_command("schedule --error-sweep over full disks", count, draw, arguments, is_whole=is_whole)
-
-
 def kill_profile(count: int, folder: Path, draw: random.Random) -> Tally:
     store = folder / "profile.db"
     command = [*RUN, "profile", "operators", "--store", str(store), "--rounds", "50", "--block", "0.02"]
@@ -535,7 +495,6 @@ KILLS: dict[str, tuple[int, Callable[[int, Path, random.Random], Tally]]] = {
     "store": (40, kill_writer),
     "import": (20, kill_import),
     "batch": (20, kill_batch),
-    "sweep": (20, kill_sweep),
     "learn": (15, kill_learn),
     "profile": (8, kill_profile),
     "calibrate": (7, kill_calibrate),
@@ -545,7 +504,6 @@ FULL: dict[str, tuple[int, Callable[[int, random.Random], Tally]]] = {
     "full-service": (25, fill_service),
     "full-store": (15, fill_writer),
     "full-batch": (5, fill_batch),
-    "full-sweep": (5, fill_sweep),
 }
 """How many of 50 full disks."""
 
@@ -600,11 +558,11 @@ Acknowledged is what a caller had been told: a job by its 202, a row in a journa
 SHORT = """
 Jobs that are asked for while a disk is full are refused with 503 and a reason; those that were promised come before and after.
 Results that end meanwhile are held, and written when there is space again.
-`batch` and `schedule --error-sweep` are resumed after each kill, and their result must be byte for byte that of a run that nobody
-killed. `benchmarks/faults.json` holds the counts.
+`batch` is resumed after each kill, and its result must be byte for byte that of a run that nobody killed.
+`benchmarks/faults.json` holds the counts.
 
 Short forms are tests: `tests/service/test_faults.py`, `test_jobs.py`, `test_shared.py`, `tests/store/test_store.py`,
-`tests/cli/test_kills.py`, `test_batch_resume.py`, `test_sweep_resume.py`, `tests/profile/test_profile_command.py`.
+`tests/cli/test_kills.py`, `test_batch_resume.py`, `tests/profile/test_profile_command.py`.
 """
 
 

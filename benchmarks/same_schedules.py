@@ -66,7 +66,7 @@ def vary(count: int, seed: int) -> Iterator[tuple[str, JobTable, dict[str, Any]]
     yield "until", jobs, {"fleet": fleet, "until_s": float(np.quantile(jobs.submit_s, 0.7)), "record": True}
     saved = replace(cost, checkpoint_every_s=600.0, checkpoint_s=20.0)
     yield "failures", jobs, {"fleet": fleet, "failures": failures, "overheads": cost}
-    yield "racks fail", jobs, {"fleet": racks, "failures": replace(failures, rack_share=0.3), "overheads": saved}
+    yield "checkpoints", jobs, {"fleet": racks, "failures": failures, "overheads": saved}
     yield "kill at limit", jobs, {"fleet": fleet, "kill_at_limit": True, "estimator": Limits()}
     yield "knows history", jobs, {"fleet": fleet, "estimator": FromHistory()}
     yield "error 0.7", jobs, {"fleet": fleet, "estimator": Noisy(sigma=0.7), "overheads": cost}
@@ -81,10 +81,7 @@ def vary(count: int, seed: int) -> Iterator[tuple[str, JobTable, dict[str, Any]]
         replace(jobs, gpu_types=types),
         {"fleet": pools, "perf": TypeSpeeds((1.0, 2.0)), "overheads": cost},
     )
-    beside = Fleet(pools=(replace(pool, cpus_per_node=40, memory_bytes_per_node=1e12),))
-    scarce = np.where(rng.random(count) < 0.3, 14.0, 8.0)
-    yield "CPUs", replace(jobs, num_cpus=jobs.num_gpus * scarce), {"fleet": beside}
-    rng.random(count)  # keeps the draws of what follows
+    rng.random(2 * count)  # keeps the draws of what follows
     chained = [f"afterany:{jobs.job_ids[at - 1]}" if at and at % 4 == 0 else None for at in range(count)]
     yield "dependencies", replace(jobs, dependencies=chained), {"fleet": fleet}
     linked = replace(racks, rack_uplink_bytes_per_s=20e9)

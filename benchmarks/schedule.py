@@ -107,7 +107,6 @@ def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[st
     pool = NodePool(device="a", num_nodes=num_nodes, gpus_per_node=8)
     half = replace(pool, num_nodes=num_nodes // 2)
     fleet, pools = Fleet(pools=(pool,)), Fleet(pools=(half, replace(half, device="b")))
-    beside = Fleet(pools=(replace(pool, cpus_per_node=96, memory_bytes_per_node=1e12),))
     law = ScalingLaw(tuple(jobs.num_gpus.tolist()))
     racks = replace(fleet, nodes_per_rack=8)
     yield "plain", jobs, {"fleet": fleet}
@@ -115,8 +114,6 @@ def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[st
     yield "until", jobs, {"fleet": fleet, "until_s": float(jobs.submit_s[-num_jobs // 10])}
     failures = WeibullFailures(mean_up_s=2000 * 3600.0, mean_repair_s=3600.0)
     yield "failures", jobs, {"fleet": fleet, "failures": failures, "overheads": Overheads(restart_s=60.0)}
-    torn = replace(failures, rack_share=0.2)
-    yield "racks fail", jobs, {"fleet": racks, "failures": torn, "overheads": Overheads(restart_s=60.0)}
     yield "kill at limit", jobs, {"fleet": fleet, "kill_at_limit": True}
     yield "knows limit", jobs, {"fleet": fleet, "estimator": Limits()}
     yield "knows history", jobs, {"fleet": fleet, "estimator": FromHistory()}
@@ -127,13 +124,6 @@ def vary(num_jobs: int, num_nodes: int) -> Iterator[tuple[str, JobTable, dict[st
         jobs, gpu_types=np.where(rng.random(num_jobs) < 0.3, None, rng.choice(["a", "b"], num_jobs)).tolist()
     )
     yield "GPU types", typed, {"fleet": pools}
-    yield (
-        "CPUs, memory",
-        replace(jobs, num_cpus=jobs.num_gpus * 10, memory_bytes=jobs.num_gpus * 1e11),
-        {"fleet": beside},
-    )
-    scarce = np.where(rng.random(num_jobs) < 0.3, 14.0, 8.0)
-    yield "CPUs that run out", replace(jobs, num_cpus=jobs.num_gpus * scarce), {"fleet": beside}
     yield "spread", jobs, {"fleet": fleet, "placer": PLACERS["spread"]}
     yield "topology", jobs, {"fleet": racks, "placer": PLACERS["topology"]}
     yield "racks, speeds", jobs, {"fleet": racks, "perf": law}

@@ -5,6 +5,7 @@ every pair of GPU and network weighs alike. The constants that are printed stand
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from traincast.cost import needs_of, power, work_of
 from traincast.errors import TraincastError
 from traincast.forecast import answer
 from traincast.plan import decide
 from traincast.spec import Question, WorkloadOptions
 
 Array = NDArray[np.float64]
+Draw = Callable[[Array, dict[str, NDArray[Any]]], Array]
+PER_FLOP = 1e-11
+STARTS = (0.2, 1.0, 0.5)
 TABLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "energy" / "zeus_power.parquet"
 DEVICES = {"a40": "a40", "p100": "p100-pcie-16g", "rtx6000": "quadro-rtx-6000"}
 WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
-    "shufflenetv2": ("shufflenet_v2_x1_0", {"input_size": 32, "num_classes": 100}), "resnet50": ("resnet50", {}),
+    "shufflenetv2": ("shufflenet_v2_x1_0", {"input_size": 128, "num_classes": 100}), "resnet50": ("resnet50", {}),
     "deepspeech2": ("deepspeech2", {}), "ncf": ("neumf-ml1m", {}), "squad": ("bert-base-squad", {"seq": 384}),
     "sentiment140": ("bert-base-uncased", {"seq": 64}),
 }  # fmt: skip
+"""The shufflenet of CIFAR keeps the size of its images in the first layer, as the catalogue's does with 128 pixels."""
 LOADED = ("ncf", "deepspeech2")
 """Networks whose epochs wait for the host or the loader, of which the source says nothing: they teach no draw at work."""
 
 
 def read_table() -> dict[str, NDArray[Any]]:
-    """Columns of the labels with what a forecast says of each step: shares of the time, and rated watts."""
+    """Columns of the labels with what a forecast says of each step: how busy it is, rated watts, FLOP and bytes in a second."""
     from pyarrow import parquet
 
     rows = parquet.read_table(TABLE).to_pylist()
@@ -41,7 +47,7 @@ def read_table() -> dict[str, NDArray[Any]]:
             told[key] = _forecast(*key)
     kept = [(row, told[row["gpu"], row["network"], row["dataset"], row["batch_size"]]) for row in rows]
     table = {name: np.array([row[name] for row, _ in kept]) for name in rows[0]}
-    names = ("busy", "rated")
+    names = ("busy", "rated", "lanes", "bandwidth")
     table |= {name: np.array([found[place] for _, found in kept]) for place, name in enumerate(names)}
     first = {
         (row["gpu"], row["network"], row["dataset"], row["batch_size"]): (row["average_watts"], row["epoch_s"])
@@ -63,14 +69,25 @@ def _forecast(gpu: str, network: str, dataset: str, batch: int) -> tuple[float, 
     )  # fmt: skip
     try:
         resolved = decide(question)
-        timeline, watts = answer(resolved).timeline, resolved.cluster.groups[0].device.power_watts
+        found, device = answer(resolved), resolved.cluster.groups[0].device
     except TraincastError as error:
         raise SystemExit(f"{gpu} {network} {batch}: {error}") from error
-    return timeline.busy_s / timeline.duration_s, float(watts or 0)
+    needs = needs_of(device, work_of(resolved.job.graph), passes_per_s=1 / found.step.seconds)
+    if needs is None or device.power_watts is None:
+        raise SystemExit(f"{gpu}: no GPU whose power is known")
+    busy = found.timeline.busy_s / found.timeline.duration_s
+    return busy, device.power_watts, needs.lane_flop_per_s, needs.bandwidth_share
 
 
 def draw(p: Array, t: dict[str, NDArray[Any]]) -> Array:
-    """Watts without a limit."""
+    """Watts without a limit: of waiting, of arithmetic in units of PER_FLOP, and of memory."""
+    return np.asarray(
+        np.minimum(t["rated"], t["rated"] * (p[0] + p[2] * t["bandwidth"]) + p[1] * PER_FLOP * t["lanes"])
+    )
+
+
+def draw_busy(p: Array, t: dict[str, NDArray[Any]]) -> Array:
+    """The same where only how long kernels run is known."""
     return np.asarray(t["rated"] * (p[0] + p[1] * t["busy"]))
 
 
@@ -78,7 +95,9 @@ def hold(p: Array, t: dict[str, NDArray[Any]], free: Array) -> tuple[Array, Arra
     """Watts and stretch under a limit: the clock follows what is left above the static draw, and part of the work the clock."""
     kept = np.minimum(free, t["power_limit_watts"] * p[1])
     static = np.minimum(p[0] * t["rated"], 0.7 * free)
-    slower = np.where(kept < free, (free - static) / np.maximum(kept - static, 0.03 * (free - static)), 1.0)
+    slower = np.where(
+        kept < free, (free - static) / np.maximum(kept - static, power().least_left * (free - static)), 1.0
+    )
     return kept, np.asarray(1 + p[2] * (slower - 1))
 
 
@@ -88,12 +107,12 @@ def _weights(t: dict[str, NDArray[Any]]) -> Array:
     return np.asarray(np.sqrt([1.0 / counts[name] for name in names]))
 
 
-def fit_draw(t: dict[str, NDArray[Any]]) -> Array:
+def fit_draw(t: dict[str, NDArray[Any]], form: Draw, start: Sequence[float]) -> Array:
     part = _pick(t, (t["power_limit_watts"] == t["rated"]) & ~np.isin(t["network"], LOADED))
     return np.asarray(
         least_squares(
-            lambda p: _weights(part) * np.log(draw(p, part) / part["average_watts"]), [0.2, 0.4],
-            loss="soft_l1", f_scale=0.1, bounds=([0.05, 0], [0.5, 1]),
+            lambda p: _weights(part) * np.log(form(p, part) / part["average_watts"]), start, loss="soft_l1", f_scale=0.1,
+            bounds=(1e-3, 10.0),
         ).x
     )  # fmt: skip
 
@@ -122,7 +141,8 @@ def main() -> int:
     errors: list[Array] = []
     for gpu in DEVICES:
         known, asked = _pick(table, table["gpu"] != gpu), _pick(table, table["gpu"] == gpu)
-        held, drawn = fit_hold(known), fit_draw(known)
+        held, drawn = fit_hold(known), fit_draw(known, draw, STARTS)
+        plain = fit_draw(known, draw_busy, STARTS[:2])
         asked = _pick(asked, asked["power_limit_watts"] < asked["rated"])
         watts, stretched = hold(held, asked, asked["free_watts"])
         energy = _off(watts * stretched, asked["average_watts"] * asked["stretch"])
@@ -133,17 +153,23 @@ def main() -> int:
         watts, stretched = hold(held, asked, draw(drawn, asked))
         told = ~np.isin(asked["network"], LOADED)
         errors.append(np.log(asked["average_watts"] / watts)[told])
-        limit = np.minimum(asked["rated"] * (asked["busy"] + 0.25 * (1 - asked["busy"])), asked["power_limit_watts"])
+        busy, _ = hold(held, asked, draw_busy(plain, asked))
+        rated = np.minimum(asked["rated"] * (asked["busy"] + 0.25 * (1 - asked["busy"])), asked["power_limit_watts"])
+        others = {"how busy it is alone": busy, "rated power at work and a quarter while it waits": rated}
+        cells = "; ".join(f"{name} {_off(one[told], asked['average_watts'][told])}" for name, one in others.items())
         sys.stdout.write(
-            f"  nothing given: watts {_off(watts[told], asked['average_watts'][told])} (rated power at work and a quarter while "
-            f"it waits, within the limit: {_off(limit[told], asked['average_watts'][told])}); networks that wait for a loader "
-            f"{_off(watts[~told], asked['average_watts'][~told])}\n"
+            f"  nothing given: watts {_off(watts[told], asked['average_watts'][told])} ({cells}); networks that wait for a "
+            f"loader {_off(watts[~told], asked['average_watts'][~told])}\n"
         )
-    drawn, held = fit_draw(table), fit_hold(table)
+    missed = np.abs(np.expm1(-np.concatenate(errors)))
+    sys.stdout.write(f"all three, nothing given: watts mean {100 * missed.mean():.1f}% off, n {len(missed)}\n")
+    drawn, held = fit_draw(table, draw, STARTS), fit_hold(table)
+    plain = fit_draw(table, draw_busy, STARTS[:2])
     low, high = (float(np.quantile(np.concatenate(errors), each)) for each in (0.05, 0.95))
     sys.stdout.write(
-        f"idle {drawn[0]:.3f} work {drawn[1]:.3f} static {held[0]:.3f} kept {held[1]:.3f} "
-        f"follows {held[2]:.3f} drawn_low {np.exp(low):.2f} drawn_high {np.exp(high):.2f}\n"
+        f"idle {drawn[0]:.3f} lane_joules_per_flop {drawn[1] * PER_FLOP:.2e} traffic {drawn[2]:.3f} full {plain.sum():.3f} "
+        f"static {held[0]:.3f} kept {held[1]:.3f} follows {held[2]:.3f} drawn_low {np.exp(low):.2f} "
+        f"drawn_high {np.exp(high):.2f}\n"
     )
     return 0
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
+from research.fits.tune import KnownStep, know_step, tune
 from traincast.accuracy import hide_results, parse_case, read_rows, translate
 from traincast.accuracy._cases import Case, Measured, parse_observation
 from traincast.accuracy._translate import read_stack
-from traincast.catalog import plain_stack, stack, stack_names
 from traincast.catalog import read_stack as read_document
+from traincast.catalog import stack, stack_names
 from traincast.catalog._stacks import DOCUMENTS
 from traincast.cost import TUNABLE, Pricing, default_ops, read_constants
 from traincast.errors import TraincastError
 from traincast.files import write_whole
-from traincast.forecast import KnownStep, know_step, tune
 from traincast.spec import Stack
 from traincast.units import NORMAL_90
 
@@ -116,17 +116,21 @@ def fit_stack(rows: Sequence[Measured]) -> dict[str, object]:
 
 
 def expect_constants(measured: Sequence[Stack]) -> dict[str, float]:
-    """Host constants of a framework that nobody measured: the geometric mean of plain PyTorch's and of those stacks whose runs
-    moved them. Runs that wait for the device say nothing about the host, and leave its constants at the prior."""
-    plain = read_constants(plain_stack())
-    # Documents that start from a measured one have its constants, which count once.
-    found = {tuple(sorted(read_constants(each).items())) for each in measured if each.name not in GRAPH_RUNTIMES}
+    """Host constants of a framework that nobody measured: the geometric mean of the prior and of those stacks whose runs moved
+    them from it. Runs that wait for the device say nothing about the host, and leave its constants at the prior."""
+    prior = read_constants(Stack())
+    # Documents that start from a measured one have its constants, which count once; what was expected says nothing.
+    found = {
+        tuple(sorted(read_constants(each).items()))
+        for each in measured
+        if each.num_steps and each.name not in GRAPH_RUNTIMES
+    }
     moved = [
         dict(constants)
         for constants in sorted(found)
-        if abs(math.log(dict(constants)["forward_call_s"] / plain["forward_call_s"])) > MOVED
+        if abs(math.log(dict(constants)["forward_call_s"] / prior["forward_call_s"])) > MOVED
     ]
-    return {name: math.exp(float(np.mean([math.log(one[name]) for one in (plain, *moved)]))) for name in FITTED}
+    return {name: math.exp(float(np.mean([math.log(one[name]) for one in (prior, *moved)]))) for name in FITTED}
 
 
 def _errors(stack: Stack, known: Sequence[tuple[Case, KnownStep]]) -> list[float]:

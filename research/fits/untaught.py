@@ -14,13 +14,14 @@ import numpy as np
 
 from research.fits.kernels.steps import LOADS, SHARES, Step, log_errors, read_steps, with_step
 from research.fits.stacks import FITTED, MIN_ROWS, ROUNDS, expect_constants, thin
+from research.fits.tune import know_step, tune
 from traincast.accuracy import translate
 from traincast.accuracy._cases import Measured
 from traincast.accuracy._translate import CaseQuestion, read_stack
 from traincast.cost import Pricing, default_ops, load_learned, read_constants
 from traincast.cost._learned import Learned
 from traincast.errors import TraincastError
-from traincast.forecast import Engine, know_step, tune
+from traincast.forecast import Engine
 from traincast.spec import Job, Stack
 
 MOST_STEPS = 8

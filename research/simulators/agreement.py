@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from research.simulators.peers import Blind, Leveled, ListOrder, RandomTypeFifo, simulate_rounds
+from research.simulators.peers import Blind, HeliosSrtf, Leveled, ListOrder, RandomTypeFifo, simulate_rounds
 from traincast.errors import InvalidInput, MissingExtra
 from traincast.schedule._hazards import Overheads, helios_checkpoint_s
 from traincast.schedule._jobs import JobTable
@@ -65,17 +65,17 @@ class Agreement:
 HELIOS_POLICIES: dict[str, Policy] = {
     "fifo": ByKey("helios-fifo", by_submission),
     "sjf": ByKey("helios-sjf", by_estimate),
-    "srtf": ListOrder("helios-srtf", by_remaining, ties="queue-first"),
+    "srtf": HeliosSrtf(),
 }
-HELIOS_SRTF = Compat(keep_quota=True, end_lag_s=1.0, recheck_s=1.0)
+HELIOS_SRTF = Compat(end_lag_s=1.0)
 HELIOS_PLACER = ByRule("consolidated", consolidate_wide)
 
 TIRESIAS_POLICIES: dict[str, Policy] = {
     "fifo": ByKey("tiresias-fifo", by_submission),
     "fjf": ByKey("tiresias-fjf", by_submission, fit="skip"),
     "sjf": ByKey("tiresias-sjf", by_estimate, fit="skip"),
-    "shortest": ListOrder("tiresias-shortest", by_remaining, ties="history"),
-    "shortest-gpu": ListOrder("tiresias-shortest-gpu", by_remaining_service, ties="history"),
+    "shortest": ListOrder("tiresias-shortest", by_remaining),
+    "shortest-gpu": ListOrder("tiresias-shortest-gpu", by_remaining_service),
     "dlas": Leveled("tiresias-dlas"),
     "dlas-gpu": Leveled("tiresias-dlas-gpu", by_gpu=True),
 }

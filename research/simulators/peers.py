@@ -7,55 +7,100 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Floats, Ints, JobTable
-from traincast.schedule._lines import Key, Line, View
+from traincast.schedule._lines import Key, Line, ServingLine, View
 from traincast.schedule._shares import Shareholders, SharePolicy
 from traincast.spec import Fleet, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class ListOrder:
-    """Preemptive and greedy by a key, with the ties of a list: "history" keeps the order of the last pass, as a list that is
-    sorted in place does (Tiresias); "queue-first" puts waiting jobs before running ones (Helios)."""
+    """Preemptive and greedy by a key; ties keep the order of the last pass, as a list that is sorted in place does (Tiresias)."""
 
     name: str
     key: Key
-    ties: str
     preemptive: bool = True
     fit: str = "skip"
 
     def line(self, view: View) -> "_ListLine":
-        return _ListLine(view, self.key, self.ties)
+        return _ListLine(view, self.key)
 
 
 class _ListLine(Line):
-    def __init__(self, view: View, key: Key, ties: str) -> None:
-        self._view, self._key, self._ties = view, key, ties
+    def __init__(self, view: View, key: Key) -> None:
+        self._view, self._key = view, key
         self._queue: list[int] = []
-        self._running: list[int] = []
 
     def join(self, job: int, now_s: float) -> None:
         self._queue.append(job)
 
     def leave(self, job: int, now_s: float) -> None:
-        (self._running if job in self._running else self._queue).remove(job)
-
-    def started(self, job: int, now_s: float) -> None:
-        if self._ties == "queue-first":
-            self._queue.remove(job)
-            self._running.append(job)
-
-    def stopped(self, job: int, now_s: float) -> None:
-        if self._ties == "queue-first":
-            self._running.remove(job)
-            self._queue.append(job)
+        self._queue.remove(job)
 
     def order(self, now_s: float) -> Iterable[int]:
-        view, key = self._view, self._key
-        if self._ties == "history":
-            self._queue.sort(key=lambda job: key(view, job, now_s))
-            return self._queue
-        return sorted(self._queue + self._running, key=lambda job: key(view, job, now_s))
+        self._queue.sort(key=lambda job: self._key(self._view, job, now_s))
+        return self._queue
+
+
+@dataclass(frozen=True, slots=True)
+class HeliosSrtf:
+    """Helios' own SRTF: whoever is shortest gets GPUs by count, waiting jobs before running ones of equal rest. A job that is
+    chosen and finds no nodes keeps its count, so others are preempted for nothing, and one look follows a second after each
+    change."""
+
+    name: str = "helios-srtf"
+    preemptive: bool = True
+    fit: str = "helios"
+
+    def line(self, view: View) -> "_HeliosLine":
+        return _HeliosLine(view)  # type: ignore[arg-type]
+
+
+class _HeliosLine(ServingLine):
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._queue: list[int] = []
+        self._running: list[int] = []
+        self._arrived_s = self._again_s = -math.inf
+
+    def join(self, job: int, now_s: float) -> None:
+        self._queue.append(job)
+        self._arrived_s = now_s
+
+    def leave(self, job: int, now_s: float) -> None:
+        (self._running if job in self._running else self._queue).remove(job)
+
+    def stopped(self, job: int, now_s: float) -> None:
+        self._running.remove(job)
+        self._queue.append(job)
+
+    def wakeup_s(self, now_s: float) -> float:
+        return self._again_s if self._again_s > now_s else math.inf
+
+    def serve(self, now_s: float) -> None:
+        floor, free = self._floor, self._floor.fleet.num_gpus
+        chosen, losers = [], []
+        for job in sorted(self._queue + self._running, key=lambda job: floor.remaining_s(job, now_s)):
+            if floor.num_gpus[job] <= free:
+                free -= int(floor.num_gpus[job])
+                chosen.append(job)
+            elif floor.is_running(job):
+                losers.append(job)
+        chosen = [job for job in chosen if not floor.is_running(job)]
+        changed = False
+        for job in losers if chosen else ():
+            floor.preempt(job, now_s)
+            changed = True
+        for job in chosen:
+            place = floor.find(job)
+            if place is not None:
+                floor.start(job, place, now_s)
+                self._queue.remove(job)
+                self._running.append(job)
+                changed = True
+        if changed or self._arrived_s == now_s:
+            self._again_s = now_s + 1.0
 
 
 @dataclass(frozen=True, slots=True)

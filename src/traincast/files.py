@@ -31,7 +31,7 @@ MAX_UNPACKED_BYTES = 1024 * MIB
 GRAPH_FORMAT = "traincast-graph"
 GRAPH_VERSION = 1
 CALIBRATION_FORMAT = "traincast-calibration"
-CALIBRATION_VERSION = 2
+CALIBRATION_VERSION = 3
 
 _HUGE = re.compile(rb"[0-9a-fA-F_]{300}")
 

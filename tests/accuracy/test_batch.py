@@ -1,20 +1,14 @@
-import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from traincast.accuracy._batch import answer_rows, learn_rows
 from traincast.accuracy._cases import parse_case
-from traincast.accuracy._runs import label_rows, read_runs
+from traincast.accuracy._runs import read_runs
 from traincast.accuracy._translate import translate
-from traincast.forecast._corrections import IGNORE
 from traincast.learn import learn, save_calibration
 from traincast.learn._calibrations import load_calibration
-from traincast.learn._select import CHOICES
 from traincast.plan import forecast
-from traincast.spec import Calibration
-from traincast.spec._calibration import Choice, Selection
 
 ROW: dict[str, Any] = {
     "case_id": "x", "gpu": "a100-sxm4-40g", "family": "transformer-lm", "arch": "llama", "model": "small", "n_layers": 24,
@@ -62,7 +56,7 @@ def test_a_row_is_answered_as_forecast_answers_its_question_whatever_the_other_r
     given_rows: list[dict[str, Any]],
 ) -> None:
     row = {**ROW, "micro_batch": 3.0}
-    calibration = learn_rows(given_rows, [row])
+    calibration = learn_rows(given_rows)
     question = translate(parse_case(row))
     single = forecast(question.job, question.cluster, question.parallelism, calibration=calibration)
     alone, beside = answer_rows([row], given=given_rows)[0], answer_rows([row, *given_rows], calibration=calibration)[0]
@@ -79,7 +73,7 @@ def test_a_row_is_answered_as_forecast_answers_its_question_whatever_the_other_r
 def test_a_corrected_step_carries_job_time_and_throughput_with_it(given_rows: list[dict[str, Any]]) -> None:
     question = translate(parse_case({**ROW, "micro_batch": 2.0}))
     parts = question.job, question.cluster, question.parallelism
-    calibration = learn(read_runs(given_rows), asked=label_rows(given_rows))
+    calibration = learn(read_runs(given_rows))
     plain, found = forecast(*parts), forecast(*parts, calibration=calibration)
     factor = found.step.seconds / plain.step.seconds
     assert factor == pytest.approx(1.5, rel=0.02)
@@ -98,25 +92,6 @@ def test_a_calibration_answers_the_same_after_a_journey_through_a_file(
     assert again == calibration
     row = {**ROW, "micro_batch": 2.0, "n_gpus": 4, "dp": 4}
     assert answer_rows([row], calibration=again) == answer_rows([row], calibration=calibration)
-
-
-def test_answers_that_the_runs_cannot_tell_apart_are_averaged(given_rows: list[dict[str, Any]]) -> None:
-    row = {**ROW, "micro_batch": 2.0}
-    learnt = learn_rows(given_rows, [row])
-    assert learnt is not None
-    assert learnt.runs is not None
-    stack = read_runs(given_rows)[0].labels.stack
-
-    def answered(choice: Choice) -> float:
-        selection = Selection(stack=stack, choice=choice)
-        calibration: Calibration = replace(learnt, runs=replace(learnt.runs, selections=(selection,)))
-        step_s = answer_rows([row], calibration=calibration)[0].step_s
-        assert step_s is not None
-        return step_s
-
-    plain, profiled = answered(IGNORE), answered(CHOICES[1])
-    assert profiled > 1.4 * plain
-    assert answered(replace(IGNORE, also=(CHOICES[1],))) == pytest.approx(math.sqrt(plain * profiled))
 
 
 def test_a_stack_that_was_not_learnt_from_is_answered_as_before_and_says_so(given_rows: list[dict[str, Any]]) -> None:

@@ -1,19 +1,23 @@
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.certainty._gaussian_process import MAX_KNOWN, correct, expected_largest
-from traincast.forecast._corrections import blend
-from traincast.spec import Estimate, RunLabels
+from traincast.certainty._gaussian_process import MAX_KNOWN, Correction, Shares, condition, expected_largest, nearest
+from traincast.spec import RunLabels
 from traincast.spec._calibration import MeasuredForecast
 
 LABELS = RunLabels(
     model="resnet50", family="residual", mode="training_step", precision="fp32", device="t4", stack="pytorch",
     num_parameters=25e6, num_layers=5, pass_tokens=32.0,
 )  # fmt: skip
+
+
+def correct(labels: RunLabels, own: Shares, runs: Sequence[MeasuredForecast]) -> Correction:
+    return condition(nearest(runs, labels)).predict([(labels, own)])[0]
 
 
 def shares(communication: float) -> tuple[float, float, float, float, float]:
@@ -28,17 +32,11 @@ def known(measured_s: float, *, communication: float = 0.0, **values: object) ->
 
 def moved(labels: RunLabels, *runs: MeasuredForecast, communication: float = 0.0) -> float:
     """What becomes of a forecast of one second."""
-    found = correct([(labels, shares(communication))], runs)[0]
-    return math.exp(found.log_ratio) if found else 1.0
-
-
-def test_nothing_known_changes_nothing() -> None:
-    assert correct([(LABELS, shares(0.0))], []) == [None]
+    return math.exp(correct(labels, shares(communication), runs).log_ratio)
 
 
 def test_the_own_measurement_is_nearly_believed_and_narrows_the_interval() -> None:
-    found = correct([(LABELS, shares(0.0))], [known(1.5)])[0]
-    assert found is not None
+    found = correct(LABELS, shares(0.0), [known(1.5)])
     assert math.exp(found.log_ratio) == pytest.approx(1.5, rel=0.03)
     assert found.log_sigma < 0.12
 
@@ -93,13 +91,6 @@ def test_a_correction_never_leaves_the_side_of_the_evidence(ratio: float, octave
 def test_more_known_runs_than_the_limit_are_thinned_and_still_believed() -> None:
     runs = [known(1.5, pass_tokens=float(size)) for size in range(1, 2 * MAX_KNOWN)]
     assert moved(LABELS, *runs) == pytest.approx(1.5, rel=0.03)
-
-
-@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=4), st.floats(0.01, 100.0))
-def test_a_mean_of_answers_is_never_further_off_than_they_are_on_average(steps_s: list[float], truth_s: float) -> None:
-    mean = blend([Estimate(seconds=step_s, low_s=step_s / 2, high_s=step_s * 2) for step_s in steps_s])
-    errors = [abs(math.log(step_s / truth_s)) for step_s in steps_s]
-    assert abs(math.log(mean.seconds / truth_s)) <= sum(errors) / len(errors) + 1e-9
 
 
 def test_the_expected_largest_is_that_of_normal_numbers() -> None:

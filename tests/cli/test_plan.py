@@ -88,18 +88,6 @@ def test_the_best_plan_is_written_for_a_scheduler(run: Run, tmp_path: Path) -> N
     assert ran.code == 0, ran.err
     assert "#SBATCH --time=" in file.read_text()
     assert "train.py --epochs 2" in file.read_text()
-    flags = run("plan", *SMALL, "--emit", "slurm", "--print-flags").out
-    assert flags.startswith("--time=")
-    assert "--gres=gpu:8" in flags
-
-
-def test_the_front_is_drawn(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "front.svg"
-    assert run("plan", *SMALL, "--svg", file, "--deadline", "1h").code == 0
-    drawing = file.read_text()
-    assert drawing.startswith("<svg")
-    assert "deadline" in drawing
-    assert "<circle" in drawing
 
 
 def test_wrong_words_are_one_line_and_exit_code_2(run: Run) -> None:

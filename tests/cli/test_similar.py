@@ -32,17 +32,6 @@ def test_forecasts_of_relatives_are_for_the_batch_that_was_asked_about_and_a_mea
     assert "a quarter of a core each" in shown
 
 
-def test_whole_workloads_unlike_the_measured_ones_are_worth_measuring_first(run: Run) -> None:
-    ran = run("design", "--models", "resnet18-cifar, llama-3-8b, resnet34", "--budget", 1, "--json")
-    found = json.loads(ran.out)
-    assert found["num_candidates"] == 3
-    assert [row["name"] for row in found["rows"]] == ["llama-3-8b"]
-    assert found["num_measured"] > 100
-    assert found["spread_after"] < found["spread_before"]
-    assert run("design", "table.csv", "--models", "resnet50").code == 2
-    assert "no workload" in run("design", "--models", " , ").err
-
-
 def test_what_nobody_ever_ran_is_called_unlike_all_we_know(run: Run, tmp_path: Path) -> None:
     save_graph(make_mlp(layers=500, width=65536, batch=65536), tmp_path / "giant.json.gz")
     ran = run("similar", tmp_path / "giant.json.gz", "-n", 1)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from builders import make_device, make_matmul
 from traincast.catalog import device as find_device
-from traincast.cost._kernels import reuse_shares
 from traincast.cost._learned import Learned, load_learned
 from traincast.errors import InvalidInput
 from traincast.files import read_safetensors, write_safetensors
@@ -124,18 +123,6 @@ def test_prices_do_not_depend_on_the_order_or_the_company_of_unrelated_ops(learn
     alone = [learned.predict([op], find_device("t4")).seconds[0] for op in ops]
     assert together == pytest.approx(backwards)
     assert together == pytest.approx(alone)
-
-
-def test_a_tensor_read_right_after_it_was_written_is_found_in_l2() -> None:
-    device = make_device(l2_bytes=40e6)
-    small = {"bytes_read": 4e6, "bytes_written": 4e6}
-    ops = [
-        make_op("copy", writes=(1,), **small),
-        make_op("copy", reads=(1,), writes=(2,), **small),
-        make_op("copy", reads=(7,), writes=(8,), bytes_read=5e7, bytes_written=5e7),
-        make_op("copy", reads=(2,), **small),
-    ]
-    assert reuse_shares(ops, device) == [0.0, 0.5, 0.0, 0.0]
 
 
 def test_softmax_backward_costs_its_two_kernels(learned: Learned) -> None:

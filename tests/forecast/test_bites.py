@@ -7,9 +7,9 @@ import pytest
 
 from builders import make_cluster, make_device, make_mlp
 from traincast.catalog._workloads import workload
+from traincast.cost import needs_of, power, work_of
 from traincast.forecast import forecast
-from traincast.resources import power
-from traincast.spec import Cluster, Estimate, Job, Op, Parallelism, Stack, Stage
+from traincast.spec import Cluster, Device, Estimate, Forecast, Job, Op, Parallelism, Stack, Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +113,20 @@ def test_failures_never_dominate_a_job_of_months(devices: int) -> None:
     assert found.total.seconds < 1.1 * found.training_s
 
 
+def draw_seconds(answer: Forecast, device: Device) -> float:
+    """How long a device would draw its rated power for what it draws in steps of one pass, and while it waits."""
+    needs = needs_of(device, work_of(make_mlp()), passes_per_s=1 / answer.step.seconds)
+    assert needs is not None
+    share = power().draw_at_work(device, needs)
+    return share * answer.job.training_s + power().idle * (answer.job.total.seconds - answer.job.training_s)
+
+
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 1), (1, 8), (3, 4)])
 def test_energy_is_the_power_of_every_device_over_the_job(nodes: int, devices: int) -> None:
     watts = 400.0
     cluster = make_cluster(nodes=nodes, devices_per_node=devices, device=make_device(power_watts=watts))
     answer = forecast(Job(graph=make_mlp(), steps=100), cluster)
-    busy = answer.timeline.busy_s / answer.timeline.duration_s
-    drawn = power().idle * answer.job.total.seconds + power().work * answer.job.training_s * busy
+    drawn = draw_seconds(answer, cluster.groups[0].device)
     expected = nodes * devices * watts * drawn
     assert answer.energy_joules == pytest.approx(expected, rel=1e-6)
     assert answer.energy_joules <= nodes * devices * watts * answer.job.total.seconds
@@ -132,9 +139,8 @@ def test_energy_of_mixed_devices_adds_up_by_device() -> None:
         *make_cluster(devices_per_node=2, device=large).groups,
     )
     mixed = forecast(Job(graph=make_mlp(), steps=10), Cluster(name="mixed", groups=groups))
-    busy = mixed.timeline.busy_s / mixed.timeline.duration_s
-    each = power().idle * mixed.job.total.seconds + power().work * mixed.job.training_s * busy
-    assert mixed.energy_joules == pytest.approx((2 * 100 + 2 * 500) * each, rel=1e-6)
+    joules = 2 * 100 * draw_seconds(mixed, small) + 2 * 500 * draw_seconds(mixed, large)
+    assert mixed.energy_joules == pytest.approx(joules, rel=1e-6)
 
 
 def test_an_evaluation_is_a_forward_pass_of_its_samples() -> None:

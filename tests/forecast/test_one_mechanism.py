@@ -20,8 +20,9 @@ from traincast.certainty._certainty import (
     mix_quantiles,
 )
 from traincast.certainty._interval import GIVEN_JOB
+from traincast.cost import power
 from traincast.forecast._corrections import _keep_promise
-from traincast.resources import grounds_of, power
+from traincast.resources import grounds_of
 from traincast.spec import Forecast, Job, Parallelism
 from traincast.spec._result import Narrowing
 

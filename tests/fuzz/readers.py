@@ -525,10 +525,6 @@ QOS = (
 )
 SINFO = b"NODELIST|GRES|CPUS|MEMORY|STATE\nn1|gpu:a100:4(S:0-1)|64|512000|mixed\nn2|gpu:4|64|512000+|idle\n"
 ASSOCIATIONS = b"Cluster|Account|User|Share|ParentName\nc|root||1|\nc|a||3|root\nc|a|u|2|\nc|b|v|parent|\n"
-RESERVATIONS = (
-    b"ReservationName=fix StartTime=2024-01-01T00:00:10 EndTime=2024-01-01T01:00:00 Duration=00:59:50\n   Nodes=n[1-2] NodeCnt=2 "
-    b"Flags=MAINT,SPEC_NODES\n   Users=root Accounts=(null) State=INACTIVE\n"
-)
 QUEUES = b"""apiVersion: kueue.x-k8s.io/v1beta1
 kind: ClusterQueue
 metadata: {name: a}
@@ -548,7 +544,6 @@ kind: LocalQueue
 metadata: {name: a-local, namespace: team-a}
 spec: {clusterQueue: a}
 """
-SPEEDS = b"workload,device,num_gpus,steps_per_s,consolidated\nvgg,a100,1,3.5,true\nvgg,a100,4,9.5,false\n"
 ASKED = {
     "forecast": {"workload": {"name": "resnet18", "batch": 8, "precision": "bf16"}, "cluster": {"device": "a100-80g", "nodes": 2,
                  "devices_per_node": 4}, "parallelism": {"zero": 1}, "job": {"steps": 100, "checkpoint_every_steps": 10}},
@@ -715,14 +710,10 @@ READERS: dict[str, Reader] = {
     "sacctmgr associations": Reader(
         read=_lazily("traincast.schedule._slurm.accounting", "read_associations"), suffix=".txt", samples=_given(ASSOCIATIONS)
     ),
-    "scontrol reservations": Reader(
-        read=_lazily("traincast.schedule._slurm.accounting", "read_reservations"), suffix=".txt", samples=_given(RESERVATIONS)
-    ),
     "kueue queues": Reader(
         read=_lazily("traincast.schedule._manifests", "read_queues"), suffix=".yaml", samples=_given(QUEUES),
         needs=("yaml",), cost=4,
     ),
-    "table of speeds": Reader(read=_lazily("traincast.schedule._speeds", "read_speeds"), suffix=".csv", samples=_given(SPEEDS)),
     "store": Reader(read=_read_store, suffix=".db", samples=_store, cost=4),
     "graph to its forecast": Reader(read=_answer_graph, suffix=".json", samples=_graph_json, cost=8),
     "jobs to their schedule": Reader(

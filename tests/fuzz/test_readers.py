@@ -119,16 +119,8 @@ FOUND = {
     "memory that is no number": ("slurm.conf", b"NodeName=n1 RealMemory=\x01000\nPartitionName=p Nodes=n1\n"),
     "thousands of digits of CPUs": ("slurm.conf", b"NodeName=n1 CPUs=" + MANY_DIGITS + b"\nPartitionName=p Nodes=n1\n"),
     "more hosts than anybody has": ("slurm.conf", b"NodeName=n" + b"[1-9999]" * 9 + b"\nPartitionName=p Nodes=ALL\n"),
-    "a reservation without a start": ("scontrol reservations", b"ReservationName=a EndTime=2024-01-01T00:00:00 Nodes=n1\n"),
-    "a reservation that ends at no time": (
-        "scontrol reservations", b"ReservationName=a StartTime=2024-01-01T00:00:00 EndTime=2024-01-1T1 Nodes=n1\n",
-    ),
-    "a word of a megabyte": ("scontrol reservations", b"9" * 2**20),
     "a queue whose spec is a number": ("kueue queues", b"kind: ClusterQueue\nspec: 1.5\n"),
     "a queue whose name is a word": ("kueue queues", b"kind: Queue\nmetadata: true\n"),
-    "a table of speeds with an open quote": (
-        "table of speeds", b'workload,device,num_gpus,steps_per_s\n"vgg,a100,1,3\nvgg,a100,4,9.5\n',
-    ),
     "a list where a word belongs": ("config maxtext-llama3_70b.yml", b"model_name: [llama3-70b]\nper_device_batch_size: 2\n"
                                     b"remat_policy: [1, 2]\nici_fsdp_parallelism: 4\nmax_target_length: 8192\n"),
     "a flag of a hundred thousand digits": (

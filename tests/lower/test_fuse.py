@@ -8,7 +8,7 @@ from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.forecast import forecast
 from traincast.lower import lower
-from traincast.lower._fuse import choose_kept, fuse, leave_eager, mark_autotuned, prefers_channels_last
+from traincast.lower._fuse import choose_kept, fuse, leave_eager, mark_autotuned
 from traincast.simulate import replay_memory
 from traincast.simulate._memory import replay_pass
 from traincast.spec import DYNAMIC, Graph, Job, Op, Parallelism, Repeat, Stage, Tensor
@@ -147,16 +147,6 @@ def make_conv(channels: int, *, groups: int = 1, kernel: str = "3x3", phase: str
         "out_size": "14x14", "kernel": kernel, "stride": "1x1", "pass": "forward",
     }  # fmt: skip
     return Op(name="conv", kind="conv", flop=1e9, bytes_read=1e6, bytes_written=1e6, phase=phase, attrs=attrs)
-
-
-def test_the_compiler_lays_channels_last_unless_groups_would_lose_by_it() -> None:
-    assert prefers_channels_last([make_conv(256), make_conv(256, groups=256)])
-    assert not prefers_channels_last([make_conv(256, groups=8)])
-    # In evaluation FLOP decide; in training one grouped convolution is enough.
-    mixed = [make_conv(256)] * 9 + [make_conv(256, groups=8)]
-    assert prefers_channels_last(mixed)
-    assert not prefers_channels_last([*mixed, make_conv(256, phase="backward")])
-    assert not prefers_channels_last([])
 
 
 def test_generated_products_hand_their_results_on_in_registers() -> None:

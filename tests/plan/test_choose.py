@@ -134,6 +134,10 @@ def test_a_row_that_names_everything_is_answered_as_it_is() -> None:
     assert not any("is assumed:" in text or "no plan" in text for text in found.assumptions)
 
 
+def test_replicas_that_share_sparse_tables_fit_without_sharding_dense_layers() -> None:
+    assert ask(ask_in_words("dlrm", "8xa100-40g")).origin.resolved.parallelism.zero == 0
+
+
 @pytest.mark.parametrize(("source", "samples"), [("resnet50", 128), ("dlrm-kaggle", 8192)])
 def test_samples_of_little_work_are_taken_by_the_thousand(source: str, samples: int) -> None:
     found = decide(Question(source=source, cluster={"device": "a100-80g", "nodes": 1, "devices_per_node": 8}))

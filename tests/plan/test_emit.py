@@ -16,7 +16,7 @@ from traincast.forecast import forecast
 from traincast.plan import Plan
 from traincast.plan._emit import EMITTERS, emit, make_recipe, slurm_flags
 from traincast.plan._emit.schedulers import show_slurm_time
-from traincast.plan._nouns import Candidate, job_quantile_s
+from traincast.plan._nouns import job_quantile_s
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the emitted YAML back")
 
@@ -25,9 +25,7 @@ def make_plan(parallelism: Parallelism | None = None, *, machine: str = "aws-p4d
     cluster = catalog.cluster(machine, nodes=nodes)
     chosen = parallelism or Parallelism(data=cluster.num_devices, zero=1, micro_batches=2)
     answer = forecast(pose_transformer(steps=1_000_000)(1, Parallelism()), cluster, chosen)
-    return Plan(
-        candidate=Candidate(cluster=cluster, parallelism=chosen, batch=1), forecast=answer, deadline_probability=None
-    )
+    return Plan.of(answer, cluster, chosen, batch=1)
 
 
 def read_sbatch(text: str) -> dict[str, str]:

@@ -75,6 +75,6 @@ def test_a_device_of_one_rank_spends_its_own_power() -> None:
     watts = 250.0
     cluster = make_cluster(nodes=1, devices_per_node=4, device=make_device(power_watts=watts))
     answer = forecast(Job(graph=make_mlp()), cluster, Parallelism(data=4), draw=True)
-    found = profile_resources(answer.timeline, cluster)[0]
+    found = answer.resources[0]
     assert found.energy_joules is not None
     assert 0 < found.energy_joules <= watts * answer.timeline.duration_s * (1 + 1e-9)

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import make_cluster, make_device, make_mlp
+from builders import make_cluster, make_mlp
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.errors import InvalidInput
 from traincast.forecast import forecast
 from traincast.profile._resources import Sample, Samples, sampling
-from traincast.resources import power, profile_resources
+from traincast.resources import profile_resources
 from traincast.resources._profile import profile_samples
 from traincast.resources._traffic import count_traffic
 from traincast.spec import RESOURCES, Collective, Job, Parallelism, ResourceProfile, Span, Timeline
@@ -65,13 +65,6 @@ def test_the_kernel_of_a_collective_keeps_the_device_busy():
     assert profile.sent.burst_s == profile.received.burst_s == pytest.approx(5)
     assert profile.sent_bytes == pytest.approx(2 * 3 / 4 * 8e6)
     assert profile.sent.peak == pytest.approx(2 * 3 / 4 * 8e6 / 5)
-
-
-def test_energy_is_what_a_device_draws_at_work_and_while_it_waits():
-    (profile,) = profile_resources(make_timeline(make_span(0, 4)), make_cluster())
-    assert profile.energy_joules == pytest.approx(300 * (10 * power().idle + 4 * power().work))
-    unknown = make_cluster(device=make_device(power_watts=None))
-    assert profile_resources(make_timeline(make_span(0, 4)), unknown)[0].energy_joules is None
 
 
 def test_a_sampler_slower_than_the_step_sees_its_mean():

@@ -9,42 +9,11 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._network import UniformTraffic
-from traincast.schedule._placement import PLACERS
 from traincast.schedule._policies import POLICIES, Ordered, Quotas
 from traincast.schedule._simulator import simulate_cluster
 from traincast.spec._fleet import Request, Snapshot
 
 SHORT_FIRST = Ordered(lambda seen: sorted(seen.waiting, key=lambda request: seen.estimated_s[request.job_id]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Struck:
-    """Node 0 fails once, at `at_s`, with its rack if it says so; nothing else ever happens."""
-
-    at_s: float
-    rack_share: float = 0.0
-
-    def up_s(self, node: int, count: int) -> float:
-        return self.at_s if node == 0 and count == 0 else 1e12 + node + count
-
-    def repair_s(self, node: int, count: int) -> float:
-        return 10.0
-
-    def takes_rack(self, node: int, count: int) -> bool:
-        return self.rack_share > 0
-
-
-def test_a_rack_that_fails_takes_its_nodes_down_and_no_other() -> None:
-    """Four nodes in two racks hold one job each; at 30 s the first rack is lost, and its jobs begin again at 40 s."""
-    jobs = table(*[(0.0, 4, 100.0)] * 4)
-    schedule = simulate_cluster(
-        jobs,
-        POLICIES["fifo"],
-        fleet=fleet(4, 4, nodes_per_rack=2),
-        failures=_Struck(30.0, rack_share=1.0),
-    )
-    assert schedule.end_s.tolist() == [140.0, 140.0, 100.0, 100.0]
-    assert schedule.failures.tolist() == [1, 1, 0, 0]
 
 
 def test_a_called_policy_meets_dependencies_limits_and_the_end_of_the_run() -> None:
@@ -112,15 +81,3 @@ def test_a_policy_sees_no_true_durations_and_is_asked_at_every_moment() -> None:
 
     simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Ordered(decide), fleet=fleet(1, 4))
     assert seen == [(0.0, 1, 0), (1.0, 1, 1), (2.0, 2, 1), (10.0, 2, 0), (20.0, 1, 0)]
-
-
-def test_cpus_count_only_where_they_can_run_out() -> None:
-    """Shares of a node are given with its GPUs; a job that asks for more of them keeps others away."""
-    cluster = fleet(1, 4)
-    cluster = replace(cluster, pools=(replace(cluster.pools[0], cpus_per_node=16),))
-    jobs = table((0.0, 2, 10.0), (0.0, 2, 10.0))
-    for cpus, starts in (([8.0, 8.0], [0.0, 0.0]), ([12.0, 8.0], [0.0, 10.0])):
-        schedule = simulate_cluster(
-            replace(jobs, num_cpus=np.array(cpus)), POLICIES["first-fit"], fleet=cluster, placer=PLACERS["consolidated"]
-        )
-        assert schedule.start_s.tolist() == starts

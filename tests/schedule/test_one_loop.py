@@ -31,7 +31,6 @@ OPTIONS = (
     "types",
     "spread",
     "topology",
-    "beside",
     "history",
     "speeds",
     "racks",
@@ -72,14 +71,6 @@ def make_run(option: str, seed: int) -> tuple[JobTable, dict[str, Any]]:
     if option in ("spread", "topology", "everything"):
         words["placer"] = PLACERS["topology" if option == "everything" else option]
         fleet = replace(fleet, nodes_per_rack=2)
-    if option in ("beside", "everything"):
-        pools = tuple(replace(entry, cpus_per_node=16, memory_bytes_per_node=64e9) for entry in fleet.pools)
-        fleet = replace(fleet, pools=pools)
-        jobs = replace(
-            jobs,
-            num_cpus=jobs.num_gpus * rng.choice([1.0, 4.0, 6.0], len(jobs)),
-            memory_bytes=np.where(rng.random(len(jobs)) < 0.6, jobs.num_gpus * 2e10, np.nan),
-        )
     if option in ("history", "everything"):
         words["estimator"] = Noisy(sigma=0.4, seed=seed, base=FromHistory()) if seed % 2 else FromHistory()
     if option in ("speeds", "racks", "everything"):
@@ -108,8 +99,7 @@ def test_under_every_option_no_node_holds_more_than_it_has_and_all_work_is_done(
         if name == "score" and option in ("history", "everything"):
             words["estimator"] = EXACT  # a score over columns is made before the run
         if seed % 3 == 2:
-            racks = 0.5 if words["fleet"].nodes_per_rack else 0.0
-            words["failures"] = WeibullFailures(mean_up_s=6000.0, mean_repair_s=600.0, rack_share=racks, seed=seed)
+            words["failures"] = WeibullFailures(mean_up_s=6000.0, mean_repair_s=600.0, seed=seed)
         found: Schedule = simulate_cluster(jobs, policy, record=True, **words)
         again = simulate_cluster(jobs, policy, record=True, **words)
         assert np.asarray(found.end_s).tobytes() == np.asarray(again.end_s).tobytes()

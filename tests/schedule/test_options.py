@@ -15,18 +15,18 @@ from traincast.schedule._known import REGISTRY
 from traincast.schedule._traces import write_trace
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--sigma": {"sigma": 1.2},
+    "--sigma": {"sigma": "1.2"},
     "--class-sigma": {"class_sigma": 1.5},
     "--bias": {"bias": 0.1},
     "--knows": {"knows": "history"},
     "--preempt-cost": {"preempt_cost": 200.0},
     "--resize-cost": {"resize_cost": 900.0},
-    "--mtbf-hours": {"mtbf": 12.0},
-    "--checkpoint-every": {"mtbf": 12.0, "checkpoint_every": 60.0},
-    "--restart-cost": {"mtbf": 12.0, "restart_cost": 4000.0},
+    "--mtbf-hours": {"mtbf": "12"},
+    "--checkpoint-every": {"mtbf": "12", "checkpoint_every": 60.0},
+    "--restart-cost": {"mtbf": "12", "restart_cost": 4000.0},
     "--placement": {"placement": "spread"},
     "--uplink": {"racks": 1, "uplink": "100MB", "placement": "spread"},
-    "--mttr-hours": {"mtbf": 12.0, "mttr": 9.0},
+    "--mttr-hours": {"mtbf": "12", "mttr": 9.0},
     "--nodes-per-rack": {"racks": 2, "uplink": "200MB", "placement": "spread"},
     "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread", "traffic": "3GB"},
     "--until": {"until": "2h"},
@@ -34,10 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--kill-at-limit": {"kill": True},
 }
 BESIDE: dict[str, dict[str, Any]] = {
-    "--checkpoint-every": {"mtbf": 12.0},
-    "--restart-cost": {"mtbf": 12.0},
+    "--checkpoint-every": {"mtbf": "12"},
+    "--restart-cost": {"mtbf": "12"},
     "--uplink": {"placement": "spread"},
-    "--mttr-hours": {"mtbf": 12.0},
+    "--mttr-hours": {"mtbf": "12"},
     "--nodes-per-rack": {"racks": 1, "uplink": "200MB", "placement": "spread"},
     "--traffic": {"racks": 1, "uplink": "200MB", "placement": "spread"},
 }
@@ -47,14 +47,10 @@ BESIDE: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     **dict.fromkeys(("--cluster", "--policy", "--format", "--only", "--load", "--seed"), "what is run, not how"),
     **dict.fromkeys(("--by", "--html", "--out", "--json"), "output: tests/cli, tests/report"),
-    **dict.fromkeys(("--error-sweep", "--workers"), "test_study"),
     **dict.fromkeys(("--columns", "--workloads", "--now", "--job", "--nodes"), "test_operators"),
-    **dict.fromkeys(
-        ("--slurm-conf", "--sacct", "--slurm-qos", "--slurm-accounts", "--slurm-reservations"), "test_slurm"
-    ),
+    **dict.fromkeys(("--slurm-conf", "--sacct", "--slurm-qos", "--slurm-accounts"), "test_slurm"),
     **dict.fromkeys(("--forecasts", "--calibration", "--given"), "tests/cli, test_knowledge"),
     "--queues": "test_queues",
-    "--speeds": "below",
     "--gpu-speed": "below",
     "--plan-with": "below and test_knowledge",
 }
@@ -132,25 +128,6 @@ def test_every_option_changes_the_schedule_or_is_refused_by_name(trace: str, pol
             assert changed != run(trace, policy, **BESIDE.get(option, {})), option
 
 
-@pytest.mark.parametrize("policy", [name for name in REGISTRY if name not in SLOW])
-def test_measured_speeds_change_the_schedule_of_every_policy(trace: str, tmp_path: Path, policy: str) -> None:
-    """On two types of which one is slower for one of the models."""
-    table = tmp_path / "speeds.csv"
-    rows = [
-        f"model-{model},{device},{gpus},{gpus * (0.3 if device == 'b' and model else 1.0)}"
-        for model in range(2)
-        for device in "ab"
-        for gpus in (1, 2, 3, 4, 6, 8)
-    ]
-    table.write_text("workload,device,num_gpus,steps_per_s\n" + "\n".join(rows) + "\n")
-    answers = []
-    for speeds in (None, table):
-        _, cases = compare_cases(trace, Options(cluster=["2x4:a,2x4:b"], policy=policy, speeds=speeds))
-        schedule = cases[-1].schedule
-        answers.append(np.asarray(schedule.end_s).tobytes() + np.asarray(schedule.start_s).tobytes())
-    assert answers[0] != answers[1]
-
-
 def test_other_gpus_are_as_fast_as_the_command_says(trace: str) -> None:
     given = Options(cluster=["3x4:a", "3x4:b"], policy="fifo")
     read, same = compare_cases(trace, given)
@@ -166,26 +143,6 @@ def test_other_gpus_are_as_fast_as_the_command_says(trace: str) -> None:
         compare_cases(trace, dataclasses.replace(given, gpu_speed="c=2"))
 
 
-def test_measured_speeds_count_on_every_cluster(trace: str, tmp_path: Path) -> None:
-    """The log was measured on the first of them."""
-    table = tmp_path / "speeds.csv"
-    rows = [
-        f"model-{model},{device},{gpus},{3.0 if device == 'b' else 1.0}"
-        for model in range(2)
-        for device in "ab"
-        for gpus in (1, 2, 3, 4, 6, 8)
-    ]
-    table.write_text("workload,device,num_gpus,steps_per_s\n" + "\n".join(rows) + "\n")
-    _, cases = compare_cases(trace, Options(cluster=["3x4:a", "3x4:b"], policy="fifo", speeds=table))
-    slow, fast = (np.asarray(case.schedule.run_s) for case in cases)
-    np.testing.assert_allclose(fast, slow / 3)
-
-
-def test_measured_speeds_have_no_quantile_to_plan_with(trace: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="--plan-with is about forecasts"):
-        compare_cases(trace, Options(cluster=["2x4:a"], policy="easy", speeds=tmp_path / "speeds.csv", plan_with=0.9))
-
-
 def test_several_mean_times_between_failures_are_compared_in_one_command(trace: str) -> None:
     _, cases = compare_cases(trace, Options(cluster=["3x4"], policy="fifo", mtbf="0,50,5"))
     assert [case.cluster for case in cases] == ["3x4, no failures", "3x4, MTBF 50 h", "3x4, MTBF 5 h"]
@@ -196,7 +153,7 @@ def test_several_mean_times_between_failures_are_compared_in_one_command(trace: 
 
 
 def test_a_flag_that_concerns_only_some_policies_says_which(trace: str) -> None:
-    read, _ = compare_cases(trace, Options(cluster=["3x4"], policy="fifo,easy", sigma=0.5))
+    read, _ = compare_cases(trace, Options(cluster=["3x4"], policy="fifo,easy", sigma="0.5"))
     assert any("--sigma changes nothing for fifo" in note for note in read.notes)
 
 
@@ -209,7 +166,6 @@ def test_a_flag_that_concerns_only_some_policies_says_which(trace: str) -> None:
         ({"traffic": "1GB"}, "without --uplink"),
         ({"load": 2.0}, "--load is about synthetic"),
         ({"plan_with": 0.9}, "--plan-with is about forecasts"),
-        ({"workers": 2}, "without --error-sweep"),
         ({"seed": 3}, "--seed means nothing here"),
         ({"knows": "forecast"}, "needs forecasts"),
         ({"knows": "hope"}, "unknown kind of knowledge"),

@@ -100,7 +100,7 @@ def test_failures_lose_work_but_no_job(placer: str, jobs: JobTable, seed: int) -
         POLICIES["first-fit"],
         fleet=fleet(3, 4, nodes_per_rack=2),
         placer=PLACERS[placer],
-        failures=WeibullFailures(mean_up_s=300.0, mean_repair_s=20.0, rack_share=0.2, seed=seed),
+        failures=WeibullFailures(mean_up_s=300.0, mean_repair_s=20.0, seed=seed),
         overheads=Overheads(checkpoint_every_s=10.0, restart_s=1.0),
         record=True,
     )

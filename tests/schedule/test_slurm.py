@@ -103,11 +103,9 @@ def test_what_is_not_modelled_is_named(tmp_path: Path) -> None:
 
 
 def test_a_submit_line_says_what_columns_do_not() -> None:
-    found = read_submit_line(
-        "sbatch -d afterok:12:13 --array=1-90%5 --exclusive -C 'a100&ib' --reservation=maint job.sh"
-    )
+    found = read_submit_line("sbatch -d afterok:12:13 --array=1-90%5 --exclusive -C 'a100&ib' job.sh")
     assert found == {
-        "dependency": "afterok:12:13", "array_limit": 5.0, "exclusive": 1.0, "reservation": "maint", "constraint": "a100&ib",
+        "dependency": "afterok:12:13", "array_limit": 5.0, "exclusive": 1.0, "constraint": "a100&ib",
     }  # fmt: skip
 
 
@@ -284,7 +282,6 @@ QOS = "Name|Priority|Preempt|PreemptMode|GrpTRES|MaxTRESPU|MaxJobsPU\nlow|0||{}|
     ("mode", "ends", "preempted"),
     [
         ("requeue", [130.0, 30.0, 140.0], [1, 0, 0]),  # it starts again from nothing
-        ("suspend", [110.0, 30.0, 120.0], [1, 0, 0]),
         ("cancel", [20.0, 30.0, 40.0], [0, 0, 0]),
     ],
 )
@@ -298,15 +295,6 @@ def test_a_qos_preempts_another(tmp_path: Path, mode: str, ends: list[float], pr
     assert (0 in found.killed) == (mode == "cancel")
 
 
-def test_a_suspended_job_waits_though_nobody_else_does(tmp_path: Path) -> None:
-    """Nobody is in the queue while it is suspended, so backfill has nothing to look at until the other ends."""
-    text = ONE.replace("n[1-2]", "n1") + "PriorityWeightQOS=9\nPreemptType=preempt/qos\nPreemptMode=REQUEUE\n"
-    rules = site(tmp_path, text, qos=QOS.format("suspend"))
-    found = run(rules, limited((0.0, 4.0, 100.0), (20.0, 4.0, 10.0), qos=["low", "high"]))
-    assert found.end_s.tolist() == [110.0, 30.0]
-    assert found.num_passes < 20
-
-
 def test_limits_of_a_qos_hold_jobs_back(tmp_path: Path) -> None:
     rules = site(
         tmp_path, FIRST + QUICK + ONE, qos="Name|GrpTRES|MaxTRESPU|MaxJobsPU\ng|gres/gpu=3||\nu||gres/gpu=2|\nj|||1\n"
@@ -314,14 +302,6 @@ def test_limits_of_a_qos_hold_jobs_back(tmp_path: Path) -> None:
     for name, users in (("g", "abc"), ("u", "aab"), ("j", "aab")):
         jobs = limited((0.0, 2.0, 10.0), (0.0, 2.0, 10.0), (0.0, 1.0, 10.0), qos=[name] * 3, users=list(users))
         assert run(rules, jobs).start_s.tolist() == [0.0, 10.0, 0.0], name
-
-
-def test_a_reservation_keeps_others_off_its_nodes(tmp_path: Path) -> None:
-    text = "ReservationName=maint StartTime=1970-01-01T00:01:40 EndTime=1970-01-01T00:03:20 Duration=00:01:40\n"
-    text += "   Nodes=n1 NodeCnt=1 Features=(null) Flags=MAINT,SPEC_NODES\n"
-    rules = site(tmp_path, FIRST + QUICK + ONE.replace("n[1-2]", "n1"), reservations=text)
-    jobs = limited((0.0, 1.0, 90.0), (0.0, 1.0, 150.0), (1.0, 1.0, 50.0), reservations=[None, None, "maint"])
-    assert run(rules, jobs).start_s.tolist() == [0.0, 200.0, 100.0]
 
 
 def test_an_array_runs_as_many_tasks_at_once_as_it_says(tmp_path: Path) -> None:

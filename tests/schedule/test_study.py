@@ -1,4 +1,4 @@
-"""Metrics, sweeps, speeds from forecasts, pages and the command."""
+"""Metrics, speeds from forecasts, pages and the command."""
 
 import json
 import math
@@ -9,26 +9,23 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.__main__ import main
-from traincast.errors import InvalidInput, UnknownName
+from traincast.errors import InvalidInput
 from traincast.report._schedule import format_policies, perfetto
-from traincast.report._schedule_charts import draw_sweep, format_page
+from traincast.report._schedule_charts import format_page
 from traincast.schedule._compare import Case
 from traincast.schedule._generate import Mix, generate_jobs
-from traincast.schedule._jobs import JobTable
+from traincast.schedule._known import REGISTRY
 from traincast.schedule._metrics import measure_schedule
 from traincast.schedule._policies import POLICIES, Ordered
 from traincast.schedule._shares import SHARE_POLICIES
 from traincast.schedule._simulator import simulate_cluster
-from traincast.schedule._speeds import SpeedForecast, forecast_jobs, read_speeds
+from traincast.schedule._speeds import SpeedForecast, forecast_jobs
 from traincast.schedule._study import (
     Setting,
-    event_columns,
     job_columns,
     parse_fleet,
     parse_quotas,
-    policy_names,
     run_policy,
-    sweep_errors,
 )
 from traincast.schedule._traces import Trace
 from traincast.spec._fleet import Fleet, NodePool, Request, Snapshot
@@ -57,7 +54,7 @@ def test_unknown_prices_and_powers_stay_unknown() -> None:
     assert found.deadline_misses is None
 
 
-@pytest.mark.parametrize("name", policy_names())
+@pytest.mark.parametrize("name", REGISTRY)
 def test_every_named_policy_runs_a_trace_to_its_end(name: str) -> None:
     if name in SHARE_POLICIES and name != "gavel-fifo":
         pytest.importorskip("clarabel")
@@ -94,22 +91,6 @@ def test_shares_by_optimisation_are_fair_and_within_capacity() -> None:
     assert (fair.sum(axis=1) * holders.num_gpus).min() == pytest.approx(0.75, abs=1e-4)
 
 
-def test_errors_degrade_schedules_in_the_sweep() -> None:
-    jobs = generate_jobs(300, num_gpus=32, mix=Mix(load=1.2, deadline_slack=1.0), seed=3)
-    points = sweep_errors(
-        jobs,
-        Setting(fleet=fleet(4, 8)),
-        policies=["srtf"],
-        sigmas=(0.0, 1.5),
-        kinds=("per job", "too long"),
-        num_seeds=2,
-    )
-    by_size = {(point.error, point.sigma): point.mean_jct_s for point in points}
-    assert by_size["per job", 1.5] > by_size["per job", 0.0]
-    assert by_size["too long", 0.0] == by_size["per job", 0.0]
-    assert draw_sweep(points).startswith("<svg")
-
-
 def oracle(workload: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
     step = {"fast": 1.0, "slow": 4.0}[device] * (1.0 if num_nodes == 1 else 1.25)
     return SpeedForecast(step_s=step, low_s=step * 0.8, high_s=step * 1.25, fits=workload != "huge" or device == "fast")
@@ -124,7 +105,6 @@ def test_forecasts_give_durations_beliefs_and_memory() -> None:
     assert known.jobs.duration_s[0] != 100.0
     assert known.perf.rate(0, 1, 2, 0) == pytest.approx(0.25)
     assert known.perf.rate(1, 1, 2, 0) == 0.0
-    assert known.perf.num_forecasts == 4 + 2
     schedule = simulate_cluster(known.jobs, POLICIES["fifo"], fleet=mixed, perf=known.perf, estimator=known.estimator)
     assert schedule.start_s[1] == pytest.approx(known.jobs.duration_s[0])
     measured = forecast_jobs(jobs.with_durations(np.full(3, 77.0)), fleet=mixed, oracle=oracle)
@@ -220,8 +200,6 @@ def test_pages_charts_and_logs_show_every_job() -> None:
     assert page.count("<svg") == 6
     slices = [event for event in json.loads(perfetto(schedule))["traceEvents"] if event["ph"] == "X"]
     assert [entry["dur"] for entry in slices] == [10e6, 5e6, 90e6]
-    log = event_columns(schedule)
-    assert log["event"] == ["submit", "start", "submit", "stop", "start", "finish", "start", "finish"]
     assert job_columns(schedule)["completion_s"] == [105.0, 5.0]
     assert "srtf" in format_policies(trace, cases)
 
@@ -236,39 +214,30 @@ def test_the_command_compares_policies_and_writes_a_folder(tmp_path: Path, capsy
     assert [entry["policy"] for entry in answer["policies"]] == ["fifo", "srtf"]
     assert answer["policies"][0]["finished"] == 60
     names = {path.name for path in (tmp_path / "o").iterdir()}
-    assert {
-        "index.html",
-        "srtf-truth-perfetto.json",
-        "fifo-jobs.parquet",
-        "fifo-events.parquet",
-        "use.svg",
-    } <= names
+    assert {"index.html", "srtf-truth-perfetto.json", "fifo-jobs.parquet"} <= names
 
 
-def test_the_command_sweeps_errors_and_reports_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_sizes_of_errors_and_reports_bad_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = ["schedule", "synthetic:300", "--cluster", "4x8", "-p", "srtf", "--json"]
+    assert main([*jobs, "--sigma", "0,1.5"]) == 0
+    exact, wrong = json.loads(capsys.readouterr().out)["policies"]
+    assert (exact["cluster"], wrong["cluster"]) == ("4x8, no errors", "4x8, errors of 1.5")
+    assert wrong["mean_jct_s"] > exact["mean_jct_s"]
     trace = tmp_path / "own.csv"
     trace.write_text("job_id,submit_s,num_gpus,duration_s\na,0,1,5\nb,0,zero,5\nc,1,1,9\n")
-    sweep = ["schedule", str(trace), "--cluster", "1x1", "-p", "srtf", "--error-sweep"]
-    assert main([*sweep, "-o", str(tmp_path), "--html", str(tmp_path / "sweep.html")]) == 0
-    told = capsys.readouterr().out
-    assert "per class" in told
-    assert "Under srtf" in told
-    assert (tmp_path / "error-sweep.svg").is_file()
-    assert "Under srtf" in (tmp_path / "sweep.html").read_text()
-    assert main([*sweep, "--by", "size"]) == 2
-    assert "--by" in capsys.readouterr().err
     assert main(["schedule", str(trace), "--cluster", "1x1", "-p", "srtf"]) == 0
     assert "line 3: num_gpus is 'zero'" in capsys.readouterr().out
 
 
 def test_what_the_command_proposes_next_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sweep is about one cluster and about policies that ask for run times."""
     page = str(tmp_path / "page.html")
-    for policy, proposed in (("fifo,srtf", "-p srtf --error-sweep"), ("fifo", "--by tenant,size")):
-        assert main(["schedule", "synthetic:20", "-c", "1x8", "-c", "2x8", "-p", policy, "--html", page]) == 0
+    for more, proposed in (([], "--html schedule.html"), (["--html", page], "--by tenant,size")):
+        assert main(["schedule", "synthetic:20", "-c", "1x8", "-c", "2x8", "-p", "fifo,srtf", *more]) == 0
         last = capsys.readouterr().out.strip().splitlines()[-1]
         assert last.endswith(proposed)
-        assert main(last.split()[2:]) == 0
+        assert main([word.replace("schedule.html", page) for word in last.split()[2:]]) == 0
         capsys.readouterr()
 
 
@@ -293,24 +262,3 @@ def test_mistakes_are_one_line_and_exit_code_two(
 ) -> None:
     assert main(words) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_measured_speeds_stand_in_for_durations(tmp_path: Path) -> None:
-    file = tmp_path / "speeds.csv"
-    file.write_text(
-        "job_type,gpu_type,n_gpus,consolidated,other_job_type,steps_per_s\n"
-        "LM,V100,2,True,,10\nLM,V100,2,False,,8\nLM,P100,2,True,,5\nLM,V100,2,True,LM,1\nMLP,V100,2,True,,1\n"
-    )
-    oracle = read_speeds(file)
-    place = parse_fleet("2x2:v100,1x2:p100")
-    jobs = JobTable.build(submit_s=[0, 0, 0], num_gpus=[2, 2, 2], steps=[1000, 1000, 1000], workloads=["LM"] * 3)
-    known = forecast_jobs(jobs, fleet=place, oracle=oracle)
-    schedule = run_policy("fifo", known.jobs, Setting(fleet=place, perf=known.perf))
-    assert np.asarray(schedule.end_s).tolist() == [100.0, 100.0, 200.0]
-    assert oracle("LM", "v100", 2, 2).step_s == 1 / 8
-    assert not oracle("MLP", "p100", 2, 1).fits
-    with pytest.raises(UnknownName, match="LM, MLP"):
-        oracle("GAN", "v100", 2, 1)
-    file.write_text("workload,device\nLM,v100\n")
-    with pytest.raises(InvalidInput, match="steps_per_s"):
-        read_speeds(file)

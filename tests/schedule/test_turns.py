@@ -70,17 +70,12 @@ def busiest(schedule: Schedule, num_nodes: int) -> np.ndarray:
     policy=st.sampled_from(["max-min", "isolated", "gavel-fifo"]),
     placer=st.sampled_from(["consolidated", "spread", "topology"]),
     fails=st.booleans(),
-    cpus=st.booleans(),
 )
-def test_turns_are_on_nodes_that_have_room_and_add_up(
-    seed: int, policy: str, placer: str, fails: bool, cpus: bool
-) -> None:
+def test_turns_are_on_nodes_that_have_room_and_add_up(seed: int, policy: str, placer: str, fails: bool) -> None:
     jobs = crowd(40, seed, num_gpus=24, sizes={1: 3, 2: 2, 3: 1, 4: 1, 6: 1, 8: 1})
-    if cpus:
-        jobs = replace(jobs, num_cpus=jobs.num_gpus * np.random.default_rng(seed).choice([1.0, 4.0], len(jobs)))
-    nodes = NodePool(device="a", num_nodes=4, gpus_per_node=4, cpus_per_node=12 if cpus else None)
+    nodes = NodePool(device="a", num_nodes=4, gpus_per_node=4)
     where = Fleet(pools=(nodes, NodePool(device="b", num_nodes=2, gpus_per_node=4)), nodes_per_rack=2)
-    failures = WeibullFailures(mean_up_s=40_000.0, mean_repair_s=3000.0, seed=seed, rack_share=0.3) if fails else None
+    failures = WeibullFailures(mean_up_s=40_000.0, mean_repair_s=3000.0, seed=seed) if fails else None
     schedule = run(policy, jobs, where, placer=PLACERS[placer], failures=failures, overheads=Overheads(preempt_s=20.0))
     assert (busiest(schedule, 6) <= 4).all()
     seconds = np.zeros(len(jobs))
@@ -151,16 +146,11 @@ def test_a_wide_job_gets_whole_nodes_though_every_node_is_in_use() -> None:
 
 def test_a_node_that_fails_in_a_round_loses_what_was_done_since_the_last_checkpoint() -> None:
     class OneFailure:
-        rack_share = 0.0
-
         def up_s(self, node: int, count: int) -> float:
             return 500.0 if node == 0 and count == 0 else 1e9
 
         def repair_s(self, node: int, count: int) -> float:
             return 1000.0
-
-        def takes_rack(self, node: int, count: int) -> bool:
-            return False
 
     jobs = table((0, 4, 2000), (0, 4, 2000))
     safe, struck = (run("max-min", jobs, fleet(2, 4), failures=model) for model in (None, OneFailure()))

@@ -14,6 +14,7 @@ from traincast.resources._twelve import CLIP, OUTPUTS, Rank, TwelveNetwork, meas
 from traincast.spec import RESOURCES
 
 WIDTH, HIDDEN = 32, 32
+NEW_SETTINGS = ("sia", "mlperf")
 STEPS, TUNING_STEPS, BATCH, RATE = 900, 500, 96, 4e-3
 
 
@@ -147,7 +148,7 @@ def export(
 
 def answer(network: TwelveNetwork, data: Data, rows: NDArray[np.intp]) -> Array:
     ranks = [rank_of(data.programs[data.rows[row].program], data.rows[row]) for row in rows.tolist()]
-    return np.array([network.hidden(rank) @ network.arrays["head"] for rank in ranks])
+    return np.array([network.answer(rank) for rank in ranks])
 
 
 def train(data: Data, simulated: Data, *, write: bool) -> None:
@@ -176,7 +177,7 @@ def train(data: Data, simulated: Data, *, write: bool) -> None:
             for label, each in zip(("tuned", "pre-trained", "constant"), errors, strict=True)
         )
         tell(f"{name} n {int(known.sum())}: mean absolute error of the output, left out: {cells}")
-    compare_transfer(data, seen, taught, fold)
+    compare_transfer(data, seen, taught)
     if write:
         fixed, weights = _begin(taught, seen, 0)
         fit(taught, np.arange(len(taught.program)), fixed, weights, steps=STEPS, rate=RATE)
@@ -184,10 +185,14 @@ def train(data: Data, simulated: Data, *, write: bool) -> None:
         save_twelve(export(taught, fixed, weights, sigma, len(taught.program) + len(seen.program)))
 
 
-def compare_transfer(data: Data, seen: Table, taught: Table, fold: NDArray[np.intp]) -> None:
-    """A publisher's cluster as the new setting: its last layer moved by few runs, against a network trained on them alone."""
+def compare_transfer(data: Data, seen: Table, taught: Table) -> None:
+    """The clusters of a publisher as the new setting: layers moved by few runs, against a network trained on them alone."""
+    for new in NEW_SETTINGS:
+        _compare_transfer(data, seen, taught, new)
+
+
+def _compare_transfer(data: Data, seen: Table, taught: Table, new: str) -> None:
     sources = np.array([data.programs[row.program].source for row in data.rows])
-    new = "sia"
     here, elsewhere = np.flatnonzero(sources == new), np.flatnonzero(sources != new)
     fixed, weights = _begin(taught, seen, 1)
     fit(taught, np.arange(len(taught.program)), fixed, weights, steps=STEPS, rate=RATE)

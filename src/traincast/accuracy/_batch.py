@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 from traincast.accuracy._cases import Case, Row, hide_results, parse_case
 from traincast.accuracy._journal import Journal
 from traincast.accuracy._predictions import Prediction, refuse, summarize
-from traincast.accuracy._runs import label_rows, read_runs
+from traincast.accuracy._runs import read_runs
 from traincast.accuracy._translate import CaseQuestion, translate
 from traincast.errors import IllegalPlan, TraincastError, UnknownName
 from traincast.forecast import answer as answer_question
 from traincast.forecast import watch_device
 from traincast.learn import learn
-from traincast.spec import Calibration, Forecast, Stack
+from traincast.spec import Calibration, Forecast
 from traincast.workers import ENGINES, deliver
 
 Progress = Callable[[Sequence[Row]], Iterable[Row]]
@@ -46,7 +46,7 @@ def answer_rows(
     asked = hide_results(rows)
     watched: Iterable[Row] = progress(asked) if progress is not None else asked
     if given:
-        calibration = learn_rows(given, asked)
+        calibration = learn_rows(given)
     if workers == 1:
         memory: _Alone | _Shared = _Alone(calibration, journal)
     else:
@@ -55,14 +55,10 @@ def answer_rows(
     return [memory.answer(row) for row in watched]
 
 
-def learn_rows(given: Sequence[Row], asked: Sequence[Row], *, prior: Stack | None = None) -> Calibration | None:
-    """What the given rows teach about the asked ones; None where nothing can be learnt."""
+def learn_rows(given: Sequence[Row]) -> Calibration | None:
+    """What the given rows teach; None where nothing can be learnt."""
     runs = read_runs(given)
-    if not runs:
-        return None
-    # Posing a long table twice would take longer than to cross-validate for every question that there can be.
-    labels = label_rows(hide_results(asked)) if len(asked) < LONG_TABLE else None
-    return learn(runs, asked=labels, prior=prior)
+    return learn(runs) if runs else None
 
 
 def choose_workers(num_rows: int) -> int:

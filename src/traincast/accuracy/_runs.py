@@ -6,7 +6,7 @@ from traincast.accuracy._cases import Case, Observation, Row, parse_case, parse_
 from traincast.accuracy._translate import translate
 from traincast.certainty import label_run
 from traincast.errors import TraincastError
-from traincast.spec import MeasuredRun, RunLabels
+from traincast.spec import MeasuredRun
 
 
 def read_runs(rows: Sequence[Row]) -> list[MeasuredRun]:
@@ -37,17 +37,3 @@ def measured_run(case: Case, observation: Observation) -> MeasuredRun:
         memory_bytes=memory_bytes * question.logs.memory_unit if memory_bytes else None,
         numbers=observation.numbers,
     )
-
-
-def label_rows(rows: Sequence[Row]) -> list[RunLabels]:
-    """Of the rows that can be posed."""
-    return [labels for row in rows if (labels := label_row(row)) is not None]
-
-
-def label_row(row: Row) -> RunLabels | None:
-    """None for a row that cannot be posed."""
-    try:
-        question = translate(parse_case(row))
-    except TraincastError:
-        return None
-    return label_run(question.job, question.cluster, question.parallelism)

@@ -7,7 +7,7 @@ from traincast.facade import load_lazily
 if TYPE_CHECKING:
     from traincast.certainty._arbitrate import Answer, choose_answer, is_plainly_replicated
     from traincast.certainty._certainty import describe_setting, hopeful_memory_errors, memory_errors
-    from traincast.certainty._gaussian_process import NOISE, Array, ErrorProcess, Shares, condition, correct, nearest
+    from traincast.certainty._gaussian_process import ErrorProcess, Shares, condition, nearest, prove
     from traincast.certainty._interval import (
         GIVEN_JOB,
         SURE,

@@ -59,6 +59,8 @@ class Deviations:
 
 SIGMA = read_constants(Deviations, "own_runs")
 NOISE = SIGMA.noise
+MOST_PROVED = 60
+"""Runs that are left out one by one to say what the others are worth."""
 MAX_KNOWN = 400
 """Measured runs used for one job, nearest first: enough for a profile, small enough for an exact solution."""
 Shares = tuple[float, float, float, float, float]
@@ -156,19 +158,19 @@ def _surpass_repeats(errors: Array) -> float:
     return square / (square + SIGMA.repeats**2)
 
 
-def correct(asked: Sequence[tuple[RunLabels, Shares]], known: Sequence[MeasuredForecast]) -> list[Correction | None]:
-    """The correction of each forecast, by the runs nearest to its job; None where nothing is known."""
-    found: list[Correction | None] = [None] * len(asked)
-    if not known:
-        return found
-    jobs: dict[tuple[str, ...], list[int]] = {}
-    for place, (labels, _) in enumerate(asked):
-        jobs.setdefault(labels.job, []).append(place)
-    for places in jobs.values():
-        process = condition(nearest(known, asked[places[0]][0]))
-        for place, correction in zip(places, process.predict([asked[place] for place in places]), strict=True):
-            found[place] = correction
-    return found
+def prove(known: Sequence[MeasuredForecast]) -> tuple[float, float]:
+    """The mean error of forecasts of runs, each without any run and corrected by the others; of an even choice of many."""
+    few = [
+        known[place]
+        for place in sorted({round(x) for x in np.linspace(0, len(known) - 1, min(len(known), MOST_PROVED))})
+    ]
+    errors = np.array([math.log(run.forecast_s / run.measured_s) for run in few])
+    said = np.zeros(len(few))
+    for place, run in enumerate(few):
+        if others := [*few[:place], *few[place + 1 :]]:
+            said[place] = condition(others, shrink=True).predict([(run.labels, run.shares)])[0].log_ratio
+    before, after = (float(np.abs(np.expm1(one)).mean()) for one in (errors, errors + said))
+    return before, after
 
 
 def nearest(known: Sequence[MeasuredForecast], labels: RunLabels) -> list[MeasuredForecast]:

@@ -38,11 +38,8 @@ def accuracy(
     another table are learnt from first. With --method all every system answers every row, side by side.
     """
     from traincast.accuracy import (
-        LONG_TABLE,
         choose_workers,
-        hide_results,
         keep_sources,
-        label_rows,
         read_rows,
         score_rows,
         study,
@@ -53,8 +50,7 @@ def accuracy(
 
     paint = choose_paint(sys.stdout, color=color)
     rows = keep_sources([row for path in cases for row in read_rows(path)], source or ())
-    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
-    learned = load_learned(calibration, given, asked=asked)
+    learned = load_learned(calibration, given)
 
     def score(method: str | None) -> "list[Scored]":
         return score_rows(

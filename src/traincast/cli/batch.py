@@ -105,15 +105,13 @@ def _open_journal(output: Path, learned: Mapping[str, Any], *, resume: bool) -> 
 def _answer(
     rows: Sequence[Mapping[str, Any]], learned: Mapping[str, Any], journal: "Journal", *, workers: int, engine: str
 ) -> "list[Prediction]":
-    from traincast.accuracy import LONG_TABLE, answer_rows, choose_workers, hide_results, label_rows
+    from traincast.accuracy import answer_rows, choose_workers
     from traincast.cli.progress import watch
 
-    given = learned.get("given")
-    asked = label_rows(hide_results(rows)) if given is not None and len(rows) < LONG_TABLE else None
     try:
         return answer_rows(
             rows,
-            calibration=load_learned(learned.get("calibration"), given, asked=asked),
+            calibration=load_learned(learned.get("calibration"), learned.get("given")),
             progress=lambda items: watch(items, label="cases"),
             workers=workers or choose_workers(len(rows)),
             engine=engine,

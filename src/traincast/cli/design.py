@@ -76,24 +76,10 @@ def design(
         str, typer.Option("--budget", help="Time to spend, such as 3min; without costs a number of rows.")
     ] = "1min",
     columns: Columns,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", help=f"{', '.join(METHODS)}. [default: d-optimal, medoids with --models]", show_default=False
-        ),
-    ] = None,
+    method: Annotated[str, typer.Option("--method", help=f"{', '.join(METHODS)}.")] = "d-optimal",
     store: Annotated[
         Path | None,
         typer.Option("--store", "-s", help="Operators measured there already count as known.", show_default=False),
-    ] = None,
-    models: Annotated[
-        str | None,
-        typer.Option(
-            "--models",
-            help="Whole workloads as candidates, by commas: names of the catalogue or files. What our corpus measured "
-            "counts as known; the budget is a number of them.",
-            show_default=False,
-        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Lines to print.")] = 30,
     json: Json = False,
@@ -102,27 +88,19 @@ def design(
 
     The gain of a row is how much it shrinks the joint uncertainty of the model, in nats; the first rows bring most.
 
-    Example: traincast design --budget 3min, or traincast design --models resnet50,gpt2,dlrm-large --budget 1
+    Example: traincast design --budget 3min
     """
     from traincast.cli.output import lead_to
-    from traincast.errors import InvalidInput, UnknownName
+    from traincast.errors import UnknownName
     from traincast.units import parse_seconds
 
-    method = method or ("d-optimal" if models is None else "medoids")
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
-    if table is not None and models is not None:
-        raise InvalidInput("a table and --models both name candidates; give one of them")
-    if models is not None:
-        candidates = _workloads(models)
-    elif table is not None:
-        candidates = _read(table, columns)
-    else:
-        candidates = _operators(store)
+    candidates = _operators(store) if table is None else _read(table, columns)
     designed = _choose(candidates, method=method, budget=parse_seconds(budget))
     _show(designed, limit=limit, as_json=json)
     if not json:
-        lead_to(*(("calibrate",) if table is None and models is None else ("learn", "runs.csv", "-o", "mine.json")))
+        lead_to(*(("calibrate",) if table is None else ("learn", "runs.csv", "-o", "mine.json")))
 
 
 def _choose(candidates: Candidates, *, method: str, budget: float) -> Designed:
@@ -211,21 +189,6 @@ def _read(path: Path, used: Columns) -> Candidates:
         matrix = np.concatenate([np.ones((len(matrix), 1)), np.log(matrix)], axis=1)
     names = [", ".join(f"{name}={line[name]}" for name in columns if name != cost) for line in lines]
     return Candidates(names=names, matrix=matrix, costs=costs, measured=(), ridge=1e-3)
-
-
-def _workloads(models: str) -> Candidates:
-    """Whole workloads as points of the embedding, and after them those that were measured."""
-    from traincast.embed import load_atlas, summarize
-    from traincast.errors import InvalidInput
-    from traincast.forecast import load_source
-    from traincast.spec import WorkloadOptions
-
-    names = [word.strip() for word in models.split(",") if word.strip()]
-    if not names:
-        raise InvalidInput("--models names no workload; give some, such as --models resnet50,gpt2")
-    matrix, num_measured = load_atlas().lay_out([summarize(load_source(name, WorkloadOptions())) for name in names])
-    measured = range(len(names), len(names) + num_measured)
-    return Candidates(names=names, matrix=matrix, costs=None, measured=tuple(measured), ridge=1.0)
 
 
 def _numeric(lines: list[dict[str, Any]], columns: list[str], cost: str | None) -> list[str]:

@@ -17,8 +17,7 @@ from traincast.spec import Parallelism, Question
 
 if TYPE_CHECKING:
     from traincast.forecast import Origin
-    from traincast.resolve import Resolved
-    from traincast.spec import Calibration, Forecast
+    from traincast.spec import Forecast
 
 MOST_DRAWN = 32
 """Micro-batches of a step up to which a document says how busy its devices are."""
@@ -96,7 +95,7 @@ def forecast(
 
         job, said = train_to_target(resolved.job, resolved.parallelism)
         resolved, about_target = dataclasses.replace(resolved, job=job), (said,)
-    learned = _learn(question, resolved, given)
+    learned = load_learned(question.calibration, given, filed=resolved.calibration)
     correction = None
     if activity is not None:
         from traincast.resources import load_twelve
@@ -112,15 +111,6 @@ def forecast(
         parts = explain_parts(answer, resolved.job, resolved.cluster, resolved.parallelism, costs=costs_of(learned))
         answer = dataclasses.replace(answer, parts=parts)
     _show(answer, shown, origin)
-
-
-def _learn(question: Question, resolved: "Resolved", given: Path | None) -> "Calibration | None":
-    labels = None
-    if given is not None:
-        from traincast.certainty import label_run
-
-        labels = [label_run(resolved.job, resolved.cluster, resolved.parallelism)]
-    return load_learned(question.calibration, given, asked=labels, filed=resolved.calibration)
 
 
 def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:

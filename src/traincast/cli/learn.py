@@ -10,7 +10,7 @@ from traincast.cli import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traincast.spec import Calibration, Choice, MeasuredRun
+    from traincast.spec import Calibration, MeasuredRun
 
 
 def learn(
@@ -44,9 +44,9 @@ def learn(
 ) -> None:
     """Learn from measured runs of your own, so that forecasts for such jobs become sharp.
 
-    Constants of the stacks that ran, profiles of jobs on one device and the errors of near runs are each used as far as they
-    prove themselves on runs that are left out; a few runs are pooled, and believed as far as they agree. Memory, GPU utilisation
-    and network numbers of the runs move those of forecasts too. Use the result with --calibration NAME or FILE in any command.
+    What forecasts of the runs miss is shared out between framework, device, kinds of operators, model and job, and believed as
+    far as the runs foretell each other. Memory, GPU utilisation and network numbers of the runs move those of forecasts too. Use
+    the result with --calibration NAME or FILE in any command.
 
     Example: traincast learn my_runs.csv -o mine.json && traincast forecast gpt2-xl --device a100-80g --calibration mine.json
     """
@@ -103,7 +103,7 @@ def _adapt(method: str, runs: "Sequence[Path]", output: Path | None, *, json: bo
     if json:
         say(format_json({"network": str(output), "runs": len(measured), "before": found.before, "after": found.after}))
         return
-    moved = f"moved the last layer of the graph network in {found.seconds:.3f} CPU s"
+    moved = f"moved the layers above the graph in {found.seconds:.3f} CPU s"
     said = moved if found.after < found.before else "say nothing of each other, so the network stays as it ships"
     say(f"{len(measured)} runs {said}")
     say(f"mean error of their steps, each left out in turn: {found.before:.1%} before, {found.after:.1%} after")
@@ -134,41 +134,27 @@ def _keep(found: "Calibration", output: Path | None, title: str) -> Path:
 
 def _document(found: "Calibration") -> dict[str, object]:
     from traincast.files import encode
+    from traincast.learn import describe_stacks
 
-    runs = found.runs
     return {
         "name": found.name,
-        "stacks": [encode(scope) for scope in runs.scopes] if runs else [],
-        "selections": [encode(one) for one in runs.selections] if runs else [],
-        "numbers": len(runs.numbers) if runs else 0,
+        "stacks": [encode(one) for one in describe_stacks(found)],
+        "numbers": len(found.runs.numbers) if found.runs else 0,
         "notes": list(found.notes),
     }
 
 
 def _lines(found: "Calibration") -> list[str]:
-    """What was learnt and how much it is worth, one line for each sort of question that could be tried."""
+    """What was learnt and how much it is worth, a line for each framework."""
+    from traincast.learn import describe_stacks
+
     lines = list(found.notes)
     runs = found.runs
-    for scope in runs.scopes if runs else ():
-        lines.append(
-            f"{scope.stack}: {scope.num_runs} runs of {len(scope.models)} models on {', '.join(scope.devices)}, up to "
-            f"{max(devices for devices, _ in scope.devices.values())} devices"
-        )
-        for one in runs.selections if runs else ():
-            # What is new in several ways is left out as its strangest one is; the file holds them all.
-            if (
-                one.stack != scope.stack
-                or len(one.novelties) > 1
-                or one.error_without is None
-                or one.error_with is None
-            ):
-                continue
-            news = one.novelties[0] if one.novelties else "nothing"
-            news += f" (beyond {one.reach[0]} devices)" if one.reach else ""
-            lines.append(
-                f"  new: {news:32} error on left-out runs {one.error_without:6.1%} without them, {one.error_with:6.1%} with"
-                f" them ({_words(one.choice)})"
-            )
+    lines += [
+        f"{one.stack}: {one.num_runs} runs of {len(one.models)} models on {', '.join(one.devices)}, up to {one.most_devices} "
+        f"devices; mean error {one.error_without:.1%} without runs, {one.error_with:.1%} with the others, each left out in turn"
+        for one in describe_stacks(found)
+    ]
     if runs and runs.numbers:
         counts = {
             words: sum(any(name.startswith(start) for name in one.gaps) for one in runs.numbers)
@@ -181,9 +167,3 @@ def _lines(found: "Calibration") -> list[str]:
         told = ", ".join(f"{words} of {count} runs" for words, count in counts.items() if count)
         lines.append(f"also learnt, pooled: {told}")
     return lines
-
-
-def _words(choice: "Choice") -> str:
-    every = (choice, *choice.also)
-    parts = [name for name in ("profile", "constants", "near", "pooled") if any(getattr(one, name) for one in every)]
-    return ", ".join(parts) or "not used"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traincast.cost import CostModel
-    from traincast.spec import Calibration, MeasuredRun, RunLabels
+    from traincast.spec import Calibration, MeasuredRun
 
 CalibrationOption = Annotated[
     str | None,
@@ -35,10 +35,9 @@ def load_learned(
     calibration: "str | Calibration | None",
     given: Path | None,
     *,
-    asked: "Sequence[RunLabels] | None" = None,
     filed: "str | Calibration | None" = None,
 ) -> "Calibration | None":
-    """What the options name, else what the job file does; `asked`: the only questions that it is wanted for."""
+    """What the options name, else what the job file does."""
     from traincast.errors import InvalidInput
 
     if calibration is not None and given is not None:
@@ -49,7 +48,7 @@ def load_learned(
         return read_calibration(filed if calibration is None else calibration)
     from traincast.learn import learn
 
-    return learn(read_measured_runs([given]), name=given.name, asked=asked, sources=(str(given),))
+    return learn(read_measured_runs([given]), name=given.name, sources=(str(given),))
 
 
 def read_measured_runs(paths: "Sequence[Path]") -> "list[MeasuredRun]":

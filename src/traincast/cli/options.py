@@ -57,12 +57,6 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", "-d", help="Accelerator, see `traincast catalog`.", autocompletion=complete_device),
-]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="Number of nodes.")]
-Price = Annotated[float | None, typer.Option("--price", help="USD for one device and hour.")]
 Batch = Annotated[int | None, typer.Option("--batch", "-b", help="Samples of one pass of one replica.")]
 Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length in tokens.")]
 Precision = Annotated[
@@ -101,12 +95,4 @@ Engine = Annotated[
     str,
     typer.Option("--engine", help="Who works: processes (of this machine) or none (this process)."),
 ]
-Steps = Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the job.")]
-Samples = Annotated[float | None, typer.Option("--samples", help="Samples of the job, instead of steps.")]
-Epochs = Annotated[float | None, typer.Option("--epochs", help="Epochs of the job; needs --epoch-samples.")]
-Stack = Annotated[str | None, typer.Option("--stack", "--framework", help="Software that runs it; default: pytorch.")]
 TimeQuantile = Annotated[float, typer.Option("--time-quantile", help="The time limit holds with this probability.")]
-MicroBatches = Annotated[
-    int | None, typer.Option("--micro-batches", help="Passes per optimizer step (accumulation or pipeline).")
-]
-DataParallel = Annotated[int | None, typer.Option("--dp", help="Data parallel replicas; default: all that are left.")]

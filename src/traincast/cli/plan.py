@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traincast.forecast import Engine
-    from traincast.plan import Chosen, Limits, Plan, Space
+    from traincast.plan import Chosen, Limits, Plan, Search, Space
     from traincast.report import Paint
     from traincast.spec import Calibration, Cluster
 
@@ -131,14 +131,6 @@ help="Write the best plan for slurm, skypilot, k8s or torchrun, or as the file o
     command: Annotated[
         str, typer.Option("--command", help="What each rank runs, for --emit.", rich_help_panel="Output")
     ] = "train.py"
-    print_flags: Annotated[
-        bool,
-        typer.Option("--print-flags", help="With --emit slurm: only the flags for sbatch.", rich_help_panel="Output"),
-    ] = False
-    svg: Annotated[
-        Path | None,
-        typer.Option("--svg", help="Draw cost against time with the front to an SVG file.", rich_help_panel="Output"),
-    ] = None
     json: options.Json = False
     color: options.Color = "auto"
 
@@ -156,30 +148,13 @@ def plan(
     Example: traincast plan llama-2-7b --all --devices h100-80g,a100-80g --gpus 8..64 --precision bf16 --seq 4096
     --global-batch 512 --steps 20000 --deadline 14d --objective money
     """
-    from traincast.plan import INTERRUPTED, find_plain, highlight
-    from traincast.report import (
-        after_no_plan,
-        after_plan,
-        choose_paint,
-        document_search,
-        draw_front,
-        format_deltas,
-        format_json,
-        format_search,
-        place_of,
-    )
-    from traincast.resolve import find_length, reads_text
+    from traincast.plan import INTERRUPTED
+    from traincast.report import choose_paint, document_search, format_deltas, format_json
 
     paint = choose_paint(sys.stdout, color=output.color)
     asked = _ask(question, choices, machines, wishes)
-    found, request, limits = _search(asked, wishes, top=output.top), asked.request, asked.limits
+    found, request = _search(asked, wishes, top=output.top), asked.request
     deltas = _deltas(found.plans, request, output.what_if or [], asked.engine)
-    if output.svg is not None:
-        from traincast.files import write_whole
-
-        workload = found.plans[0].forecast.workload if found.plans else question.source
-        title = f"{workload}, {asked.space.global_batch:,} samples per step"
-        write_whole(output.svg, draw_front(found, title=title, deadline_s=limits.deadline_s))
     if output.emit is not None:
         _emit(found.plans, output, request)
         if output.output is None or str(output.output) == "-":
@@ -189,22 +164,33 @@ def plan(
         document["what_if"] = [_document_delta(delta) for delta in deltas]
         say(format_json(document))
         return
-    plain = None
-    if found.plans and not choices and not found.stopped:
-        cluster, samples = found.plans[0].cluster, asked.space.global_batch
-        plain = find_plain(request, cluster, global_batch=samples, limits=limits, engine=asked.engine)
-    shown = highlight(found, plain)
-    first = shown[0].plan if shown else None
-    then = after_no_plan(question)
-    if first is not None:
-        then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch)
-    prices = _list_prices(request, first, output.price_file, paint) if first else ""
-    tokens = find_length(request.source, request.workload) if reads_text(request.source, request.workload) else None
-    say(format_search(found, highlights=shown, prices=prices, paint=paint, then=then, tokens=tokens))
+    say(_describe(question, asked, found, file=output.price_file, paint=paint, is_open=not choices))
     if deltas:
         say("\n" + format_deltas(found.plans[0], deltas, paint=paint))
     if found.stopped == INTERRUPTED:
         raise KeyboardInterrupt
+
+
+def _describe(
+    question: Question, asked: "_Asked", found: "Search", *, file: Path | None, paint: "Paint", is_open: bool
+) -> str:
+    """`is_open`: no list of choices was given, so that the plan of a forecast is one of those that may be taken."""
+    from traincast.plan import find_plain, highlight
+    from traincast.report import after_no_plan, after_plan, format_search, place_of
+    from traincast.resolve import find_length, reads_text
+
+    request, plain = asked.request, None
+    if found.plans and is_open and not found.stopped:
+        cluster, samples = found.plans[0].cluster, asked.space.global_batch
+        plain = find_plain(request, cluster, global_batch=samples, limits=asked.limits, engine=asked.engine)
+    shown = highlight(found, plain)
+    then, prices = after_no_plan(question), ""
+    if shown:
+        first = shown[0].plan
+        then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch)
+        prices = _list_prices(request, first, file, paint)
+    tokens = find_length(request.source, request.workload) if reads_text(request.source, request.workload) else None
+    return format_search(found, highlights=shown, prices=prices, paint=paint, then=then, tokens=tokens)
 
 
 @noun
@@ -247,7 +233,7 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
     )  # fmt: skip
 
 
-def _search(asked: _Asked, wishes: Wishes, *, top: int) -> Any:
+def _search(asked: _Asked, wishes: Wishes, *, top: int) -> "Search":
     """What is found; of every machine of the catalogue, first a few are chosen."""
     from traincast.cli.progress import follow
     from traincast.plan import preselect, search_plans
@@ -364,24 +350,18 @@ def _emit(plans: "Sequence[Plan]", wanted: Output, request: Question) -> None:
     from traincast.errors import InvalidInput
     from traincast.files import write_whole
     from traincast.forecast import pose_job
-    from traincast.plan import emit, make_recipe, slurm_flags
+    from traincast.plan import emit
     from traincast.resolve import spell_out
 
     precision = request.workload.precision or "fp32"
     kind, output, quantile, command = str(wanted.emit), wanted.output, wanted.time_quantile, wanted.command
     if not plans:
         raise InvalidInput("--emit writes the best plan, and no plan keeps every limit")
-    if wanted.print_flags:
-        if kind != "slurm":
-            raise InvalidInput(f"--print-flags goes with --emit slurm, not {kind}")
-        flags = slurm_flags(make_recipe(plans[0], quantile=quantile, command=command, precision=precision))
-        text = " ".join(f"{name}={value}" for name, value in flags.items())
-    else:
-        best = plans[0]
-        job = pose_job(request, best.parallelism, cluster=best.cluster, batch=best.batch)
-        request = spell_out(request, job)
-        say_unwritten(request, best, kind)
-        text = emit(plans[0], kind, quantile=quantile, command=command, precision=precision, question=request)
+    best = plans[0]
+    job = pose_job(request, best.parallelism, cluster=best.cluster, batch=best.batch)
+    request = spell_out(request, job)
+    say_unwritten(request, best, kind)
+    text = emit(best, kind, quantile=quantile, command=command, precision=precision, question=request)
     if output is None or str(output) == "-":
         say(text)
     else:

@@ -56,9 +56,6 @@ class Options:
     slurm_accounts: Annotated[
         Path | None, _option("--slurm-accounts", help="sacctmgr -P show associations.", panel=_SLURM)
     ] = None
-    slurm_reservations: Annotated[
-        Path | None, _option("--slurm-reservations", help="scontrol show reservation.", panel=_SLURM)
-    ] = None
     placement: Annotated[
         str | None, _option("--placement", help="consolidated (default), spread, topology or count.", panel=_CLUSTER)
     ] = None
@@ -126,10 +123,6 @@ class Options:
     ] = False
     calibration: CalibrationOption = None
     given: GivenOption = None
-    speeds: Annotated[
-        Path | None,
-        _option("--speeds", help="Measured steps/s by workload, device and num_gpus (CSV or parquet).", panel=_KNOWS),
-    ] = None
     gpu_speed: Annotated[
         str | None,
         _option(
@@ -140,15 +133,18 @@ class Options:
         float | None,
         _option("--plan-with", help="Quantile of a forecast the scheduler plans with (0.5).", panel=_KNOWS),
     ] = None
-    sigma: Annotated[float | None, _option("--sigma", help="Log-normal error of every estimate.", panel=_KNOWS)] = None
+    sigma: Annotated[
+        str | None,
+        _option(
+            "--sigma",
+            help="Log-normal error of every estimate; several, comma between them, are compared.",
+            panel=_KNOWS,
+        ),
+    ] = None
     class_sigma: Annotated[
         float | None, _option("--class-sigma", help="Error shared by a class of jobs.", panel=_KNOWS)
     ] = None
     bias: Annotated[float | None, _option("--bias", help="Factor on every estimate.", panel=_KNOWS)] = None
-    error_sweep: Annotated[bool, _option("--error-sweep", help="Repeat with ever worse estimates.", panel=_KNOWS)] = (
-        False
-    )
-    workers: Annotated[int | None, _option("--workers", help="Processes of the sweep.", panel=_KNOWS, min=0)] = None
     preempt_cost: Annotated[
         float | None,
         _option(
@@ -187,7 +183,8 @@ class Options:
         None
     )
     out: Annotated[
-        Path | None, _option("--out", "-o", help="Folder for tables, event logs, page and plots.", panel=_OUTPUT)
+        Path | None,
+        _option("--out", "-o", help="Folder for the page, tables of jobs and traces of nodes.", panel=_OUTPUT),
     ] = None
     json: options.Json = False
 
@@ -243,9 +240,6 @@ def schedule(trace: str | None, given: Options) -> None:
     from traincast.report import describe_policies, format_json, format_policies, say_next
 
     source = _find_trace(trace, given)
-    if given.error_sweep:
-        _sweep(source, given)
-        return
     if given.job is not None:
         _say_start(source, given)
         return
@@ -261,7 +255,7 @@ def schedule(trace: str | None, given: Options) -> None:
     if not given.json:
         say("\n" + say_next(_follow_up(trace, given)))
     if given.out is not None and not given.json:
-        sys.stderr.write(f"wrote {given.out}/index.html, tables, event logs, charts and traces\n")
+        sys.stderr.write(f"wrote {given.out}/index.html, tables and traces\n")
 
 
 def _say_start(source: str, given: Options) -> None:
@@ -311,26 +305,15 @@ def _say_nodes(source: str, given: Options) -> None:
 
 
 def _follow_up(trace: str | None, given: Options) -> str:
-    """The same with a page of pictures; after that, how much errors of forecasts matter, or who waits."""
+    """The same with a page of pictures; after that, who waits."""
     import shlex
 
-    from traincast.schedule import traits_of
-
-    names = (given.policy or ("slurm" if given.slurm_conf else DEFAULT_POLICIES)).replace(" ", "").split(",")
-    asking = [name for name in names if name and traits_of(name).estimates]
-    if given.html is not None and not given.error_sweep and asking:
-        # A sweep is about one cluster, and about policies that ask for run times.
-        first = replace(given, cluster=given.cluster[:1], slurm_conf=given.slurm_conf[:1], gpu_speed=None, mtbf=None)
-        first = replace(first, mttr=None, checkpoint_every=None, restart_cost=None)
-        knows = None if given.knows is None else given.knows.split(",")[0]
-        again = replace(first, policy=",".join(asking) if given.policy else None, knows=knows)
-        return shlex.join([*_repeat(trace, again), "--error-sweep"])
     more = ["--html", "schedule.html"] if given.html is None else ["--by", "tenant,size"]
     return shlex.join([*_repeat(trace, given), *more])
 
 
 _SHORT = {"--cluster": "-c", "--policy": "-p"}
-_OWN_TO_A_RUN = ("html", "out", "json", "by", "error_sweep", "workers")
+_OWN_TO_A_RUN = ("html", "out", "json", "by")
 
 
 def _repeat(trace: str | None, given: Options) -> list[str]:
@@ -386,24 +369,20 @@ def _prepare(trace: str, given: Options) -> tuple[list[str], list[str], Any, Any
     notes = check_options(names, sorted(given.asked()), stopping=stopping)
     read = _read(trace, given, fleet_gpus=settings[0][1].fleet.num_gpus)
     jobs, said = match_types(read.jobs, [pool for _, setting in settings for pool in setting.fleet.pools])
-    read, settings = _with_sites(replace(read, jobs=jobs, notes=(*read.notes, *said)), settings)
+    read = _with_sites(replace(read, jobs=jobs, notes=(*read.notes, *said)), settings)
     return names, notes, *_with_speeds(trace, given, read, settings)
 
 
-def _with_sites(read: Any, settings: Any) -> tuple[Any, Any]:
-    """Sites on the clock of the log, limits of partitions for jobs without any, and what is not modelled."""
+def _with_sites(read: Any, settings: Any) -> Any:
+    """Limits of partitions for jobs without any, and what is not modelled."""
     queues = settings[0][1].queues
     if queues is not None:
         read = replace(read, notes=(*read.notes, *queues.notes))
     sites = [setting.site for _, setting in settings if setting.site is not None]
     if not sites:
-        return read, settings
-    moved = [
-        (name, setting if setting.site is None else replace(setting, site=setting.site.shifted(read.origin_s)))
-        for name, setting in settings
-    ]
+        return read
     notes = list(dict.fromkeys(note for site in sites for note in site.notes))
-    return replace(read, jobs=sites[0].fill_limits(read.jobs), notes=(*read.notes, *notes)), moved
+    return replace(read, jobs=sites[0].fill_limits(read.jobs), notes=(*read.notes, *notes))
 
 
 _NEEDS = {
@@ -414,8 +393,6 @@ _NEEDS = {
     "uplink": ("--uplink", "racks", "--nodes-per-rack"),
     "slurm_qos": ("--slurm-qos", "slurm_conf", "--slurm-conf"),
     "slurm_accounts": ("--slurm-accounts", "slurm_conf", "--slurm-conf"),
-    "slurm_reservations": ("--slurm-reservations", "slurm_conf", "--slurm-conf"),
-    "workers": ("--workers", "error_sweep", "--error-sweep"),
     "job": ("--job", "now", "--now"),
 }
 """Options that mean nothing without another one."""
@@ -438,7 +415,7 @@ def _check_alone(trace: str, given: Options) -> None:
     if given.racks is not None and given.uplink is None and given.placement != "topology":
         raise InvalidInput("--nodes-per-rack means nothing without --placement topology or --uplink")
     _check_forecasts(given)
-    drawn = synthetic or given.sigma or given.class_sigma or given.mtbf or given.forecasts or given.error_sweep
+    drawn = synthetic or given.sigma or given.class_sigma or given.mtbf or given.forecasts
     if given.seed is not None and not drawn:
         raise InvalidInput("--seed means nothing here: neither jobs, errors nor failures are drawn")
 
@@ -447,13 +424,9 @@ def _check_forecasts(given: Options) -> None:
     from traincast.errors import InvalidInput
 
     if given.plan_with is not None and not given.forecasts:
-        raise InvalidInput(
-            "--plan-with is about forecasts, which have an interval; pass --forecasts (measured --speeds have none)"
-        )
-    if sum((given.forecasts, given.speeds is not None, given.gpu_speed is not None)) > 1:
-        raise InvalidInput(
-            "speeds come from --forecasts, from the table of --speeds or from --gpu-speed, not from several"
-        )
+        raise InvalidInput("--plan-with is about forecasts, which have an interval; pass --forecasts")
+    if given.forecasts and given.gpu_speed is not None:
+        raise InvalidInput("speeds come from --forecasts or from --gpu-speed, not from both")
 
 
 def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
@@ -482,7 +455,6 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
     traffic = UniformTraffic(bytes_per_s_per_gpu=parse_bytes(given.traffic or "1GB"))
     base = {
         "placer": PLACERS[placement],
-        "noise": _noise(given),
         "overheads": _overheads(given),
         "network": None if uplink is None else traffic,
         "until_s": math.inf if given.until is None or "<" in given.until else parse_seconds(given.until),
@@ -499,9 +471,7 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
         quotas = () if given.quotas is None else parse_quotas(given.quotas, fleet)
         settings.append((text, Setting(fleet=fleet, quotas=quotas, **base)))
     for path in given.slurm_conf:
-        site = read_site(
-            path, qos=given.slurm_qos, accounts=given.slurm_accounts, reservations=given.slurm_reservations
-        )
+        site = read_site(path, qos=given.slurm_qos, accounts=given.slurm_accounts)
         quotas = () if given.quotas is None else parse_quotas(given.quotas, site.fleet)
         settings.append((path.name, Setting(fleet=site.fleet, quotas=quotas, site=site, **base)))
     if given.nodes_plan is not None:
@@ -511,7 +481,7 @@ def _settings(given: Options, names: list[str]) -> list[tuple[str, Any]]:
             )
         planned = [(name, setting, plan_nodes(given.nodes_plan, setting.fleet)) for name, setting in settings]
         settings = [(name, replace(setting, fleet=fleet, failures=plan)) for name, setting, (fleet, plan) in planned]
-    return _with_failures(given, settings)
+    return _with_failures(given, _with_noise(given, settings))
 
 
 def _check_clusters(given: Options, names: list[str]) -> None:
@@ -527,29 +497,43 @@ def _check_clusters(given: Options, names: list[str]) -> None:
         raise InvalidInput("--slurm-conf is about the policy slurm; add it to --policy")
 
 
-def _noise(given: Options) -> Any:
+def _with_noise(given: Options, settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Every cluster as often as there are sizes of errors."""
     from traincast.schedule import Noisy
 
     if all(value is None for value in (given.sigma, given.class_sigma, given.bias)):
-        return None
-    bias = 1.0 if given.bias is None else given.bias
-    return Noisy(sigma=given.sigma or 0.0, class_sigma=given.class_sigma or 0.0, bias=bias, seed=given.seed or 0)
+        return settings
+    sizes = _numbers(given.sigma or "0", "--sigma", "0,0.3,1")
+    plain = Noisy(
+        class_sigma=given.class_sigma or 0.0, bias=1.0 if given.bias is None else given.bias, seed=given.seed or 0
+    )
+    return [
+        (
+            name if len(sizes) == 1 else f"{name}, {f'errors of {size:g}' if size else 'no errors'}",
+            replace(setting, noise=replace(plain, sigma=size)),
+        )
+        for name, setting in settings
+        for size in sizes
+    ]
+
+
+def _numbers(text: str, flag: str, example: str) -> list[float]:
+    from traincast.errors import InvalidInput
+
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"{flag} {text!r} is not a number, or several such as {example}") from None
 
 
 def _with_failures(given: Options, settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Every cluster as often as there are mean times between failures; 0 stands for none."""
-    from traincast.errors import InvalidInput
     from traincast.schedule import WeibullFailures
     from traincast.units import HOUR_S
 
     if given.mtbf is None:
         return settings
-    try:
-        hours = [float(part) for part in str(given.mtbf).split(",")]
-    except ValueError:
-        raise InvalidInput(
-            f"--mtbf-hours {given.mtbf!r} is not a number of hours, or several such as 0,2000,500"
-        ) from None
+    hours = _numbers(given.mtbf, "--mtbf-hours", "0,2000,500")
     repair_s = (1.0 if given.mttr is None else given.mttr) * HOUR_S
     found = []
     for name, setting in settings:
@@ -575,15 +559,13 @@ def _overheads(given: Options) -> Any:
 
 
 def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[Any, Any, Any]:
-    """Durations, speeds and beliefs from forecasts or from a table of measured speeds, if they were asked for."""
-
-    if not given.forecasts and given.speeds is None:
+    """Durations, speeds and beliefs from forecasts, if they were asked for."""
+    if not given.forecasts:
         return *_with_type_speeds(given, read, settings), None
-    from traincast.schedule import forecast_jobs, forecast_speeds, read_speeds
+    from traincast.schedule import forecast_jobs, forecast_speeds
 
     learned = load_learned(given.calibration, given.given)
-    own = forecast_speeds(folder=Path(trace).parent, calibration=learned)
-    source = own if given.speeds is None else read_speeds(given.speeds)
+    source = forecast_speeds(folder=Path(trace).parent, calibration=learned)
     quantile = 0.5 if given.plan_with is None else given.plan_with
     first, *others = [setting.fleet for _, setting in settings]
     known = forecast_jobs(read.jobs, fleet=first, others=others, oracle=source, seed=given.seed or 0, quantile=quantile)
@@ -615,35 +597,6 @@ def _with_type_speeds(given: Options, read: Any, settings: Any) -> tuple[Any, An
         (name, replace(setting, perf=TypeSpeeds(tuple(factors.get(pool.device, 1.0) for pool in setting.fleet.pools))))
         for name, setting in settings
     ]
-
-
-def _sweep(trace: str, given: Options) -> None:
-    from traincast.cli.progress import follow
-    from traincast.errors import InvalidInput
-    from traincast.files import write_whole
-    from traincast.report import draw_sweep, format_json, format_sweep, format_sweep_page, say_next
-    from traincast.schedule import know, sweep_errors
-
-    if given.by is not None:
-        raise InvalidInput("--by breaks waits down; --error-sweep looks at completion times of all jobs")
-    names, _, read, settings, forecast = _prepare(trace, given)
-    if len(settings) > 1:
-        raise InvalidInput("--error-sweep looks at one cluster; run the command once for each")
-    workers = given.workers or 0
-    setting = replace(settings[0][1], estimator=forecast)
-    if given.knows is not None:
-        setting = replace(setting, estimator=know(given.knows, read.jobs, forecast))
-    with follow(label="runs") as on_done:
-        points = sweep_errors(read.jobs, setting, policies=names, workers=workers, on_done=on_done)
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_whole(given.out / "error-sweep.svg", draw_sweep(points, title=f"What wrong estimates cost: {read.name}"))
-    if given.html is not None:
-        given.html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(given.html, format_sweep_page(read, points))
-    say(format_json(points) if given.json else format_sweep(points))
-    if not given.json:
-        say("\n" + say_next(_follow_up(trace, given)))
 
 
 def _read(trace: str, given: Options, *, fleet_gpus: int) -> Any:
@@ -682,17 +635,12 @@ def _write(given: Options, read: Any, cases: Any) -> None:
 
 def _write_tables(out: Path, cases: Any) -> None:
     from traincast.files import write_whole
-    from traincast.report import draw_completion, draw_queue, draw_use, name_file, perfetto
-    from traincast.schedule import event_columns, job_columns, write_columns
+    from traincast.report import name_file, perfetto
+    from traincast.schedule import job_columns, write_columns
 
     several = len({case.cluster for case in cases}) > 1
     for case in cases:
         name = name_file(f"{case.label} {case.cluster}" if several else case.label)
         write_columns(job_columns(case.schedule, case.jobs, case.beliefs), out / f"{name}-jobs.parquet")
-        write_columns(event_columns(case.schedule), out / f"{name}-events.parquet")
         if len(case.schedule.occupations):
             write_whole(out / f"{name}-perfetto.json", perfetto(case.schedule))
-    schedules = [case.schedule for case in cases]
-    write_whole(out / "completion.svg", draw_completion(schedules))
-    write_whole(out / "queue.svg", draw_queue(schedules))
-    write_whole(out / "use.svg", draw_use(schedules))

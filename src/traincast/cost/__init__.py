@@ -11,8 +11,7 @@ __all__ = ["CostModel", "OpModel", "PartwiseCostModel"]
 
 
 class OpModel(Protocol):
-    """Prices operations on one device, in the order in which they run. Those before an op count only by what they leave in the
-    device's cache."""
+    """Prices operations on one device, in the order in which they run."""
 
     def estimate_ops(self, ops: Sequence[Op], device: Device) -> tuple[Estimate, ...]: ...
 
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from traincast.cost._known import COST_MODELS, name_costs
     from traincast.cost._learned import load_learned, with_levels
     from traincast.cost._offload import copy_bytes_per_s, describe_host
+    from traincast.cost._power import needs_of, power, work_of
     from traincast.cost._pricing import Pricing, default_ops, mark_software
     from traincast.cost._roofline import Roofline
     from traincast.cost._routes import describe_links, find_route, part_replicas, with_other_links

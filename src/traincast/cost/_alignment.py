@@ -19,6 +19,7 @@ class AlignmentConstants:
     vector_bytes: int
     head_multiple: int
     slower: Mapping[str, float]
+    batched: float
     graphics: tuple[str, ...]
     log_sigma: float
     worth_saying: float
@@ -40,7 +41,7 @@ def misalignment(op: Op, device: Device) -> tuple[float, float]:
     found = row_alignment(op)
     if found == CONSTANTS.vector_bytes or op.attrs.get("padded"):
         return 1.0, 0.0
-    return (1.0 if copied_bytes(op, device) else _slowdown(device, found)), CONSTANTS.log_sigma
+    return (1.0 if copied_bytes(op, device) else _slowdown(op, device, found)), CONSTANTS.log_sigma
 
 
 def copied_bytes(op: Op, device: Device) -> float:
@@ -53,13 +54,16 @@ def copied_bytes(op: Op, device: Device) -> float:
     operands = ((m * k, m if op.attrs["layout"] == "nt" else k), (k * n, n))
     item = DTYPE_BYTES[op.dtype]
     moved = 2.0 * batch * item * sum(size for size, width in operands if int(width * item) % CONSTANTS.vector_bytes)
-    lost_s = (_slowdown(device, found) - 1.0) * 2.0 * batch * m * n * k / product_flop_per_s(device, op.dtype)[0]
+    lost_s = (_slowdown(op, device, found) - 1.0) * 2.0 * batch * m * n * k / product_flop_per_s(device, op.dtype)[0]
     return moved if moved / device.memory_bytes_per_s < lost_s else 0.0
 
 
-def _slowdown(device: Device, found: int) -> float:
-    """Units of graphics chips are slow beside their memory and do not wait for it."""
-    return 1.0 if name_silicon(device) in CONSTANTS.graphics else CONSTANTS.slower[str(found)]
+def _slowdown(op: Op, device: Device, found: int) -> float:
+    """Units of graphics chips are slow beside their memory and do not wait for it. Libraries have no kernels on matrix units for
+    batches of matmuls (attention that is not fused) without whole vectors, and run them on CUDA cores."""
+    if name_silicon(device) in CONSTANTS.graphics:
+        return 1.0
+    return max(CONSTANTS.slower[str(found)], CONSTANTS.batched if float(op.attrs["batch"]) > 1 else 1.0)
 
 
 def note_kernels(

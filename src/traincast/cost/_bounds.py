@@ -140,7 +140,7 @@ def sustained_clock(device: Device, dtype: str, law: PowerLaw, *, soak: float | 
     if device.power_watts is None or is_systolic(device):
         return one
     peak, real = product_flop_per_s(device, dtype)
-    energy = _relative_energy(device, real, uses_matrix_units(device, real))
+    energy = relative_energy(device, real, matrix=uses_matrix_units(device, real))
     held = law.clock_per_watt * device.power_watts / (peak * energy)
     if uses_matrix_units(device, real):
         held = held**CONSTANTS.matrix_power_exponent
@@ -162,7 +162,8 @@ def usable_share(device: Device, dtype: str, law: PowerLaw, *, soak: float | Arr
     return clock
 
 
-def _relative_energy(device: Device, dtype: str, matrix: bool) -> float:
+def relative_energy(device: Device, dtype: str, *, matrix: bool) -> float:
+    """Joules per FLOP beside one in fp32 on the CUDA cores of a 16 to 7 nm chip."""
     chip = find_silicon(device)
     if not matrix:
         return chip.lane_energy

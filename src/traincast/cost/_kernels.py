@@ -46,7 +46,6 @@ class KernelConstants:
     bend: float
     handed_on: int
     reuse_of_l2: float
-    strided_sum: float
     held_bytes_per_sm: float
     longest_sum: float
     split_tile: float
@@ -108,7 +107,7 @@ class Kernels:
     extra_sigma: Array
     ground: NDArray[np.int64]
     resident: Array
-    """Share of its bytes still in L2 from the ops before it."""
+    """Share of its bytes in L2: what every time step of a recurrent network reads again."""
 
 
 KernelGroups = dict[tuple[str, str], Kernels]
@@ -181,13 +180,11 @@ class _Collector:
 
 def list_kernels(ops: Sequence[Op], device: Device) -> KernelGroups:
     collector = _Collector(device)
-    shares = reuse_shares(ops, device)
     vectors = {True: short_vectors(device, numbers=1.0), False: short_vectors(device)}
     for index, op in enumerate(ops):
         short = op.attrs.get("short_vectors") and "compiled" not in op.attrs
         collector.in_flight = vectors[op.kind == "embedding"] if short else 1.0
         collector.owner = index
-        collector.resident = shares[index]
         if collector.systolic and op.kind == "conv":
             op = _take_slices(op, ops[max(0, index - CONSTANTS.handed_on) : index])
         if "compiled" in op.attrs:
@@ -218,26 +215,6 @@ def _take_slices(op: Op, before: Sequence[Op]) -> Op:
     }
     handed = sum(made.get(tensor, 0.0) for tensor in op.reads)
     return replace(op, bytes_read=max(0.0, op.bytes_read - handed)) if handed else op
-
-
-def reuse_shares(ops: Sequence[Op], device: Device) -> list[float]:
-    """The share of each op's bytes that its predecessors left in L2."""
-    capacity = CONSTANTS.reuse_of_l2 * (device.l2_bytes or 0.0)
-    touched = 0.0
-    written: dict[int, tuple[float, float]] = {}
-    shares = []
-    for op in ops:
-        found = 0.0
-        for tensor in op.reads:
-            entry = written.get(tensor)
-            if entry is not None and touched - entry[0] + entry[1] <= capacity:
-                found += entry[1]
-        total = op.bytes_read + op.bytes_written
-        shares.append(min(found, op.bytes_read) / total if found and total else 0.0)
-        touched += total
-        for tensor in op.writes:
-            written[tensor] = (touched, op.bytes_written / len(op.writes))
-    return shares
 
 
 def _number(op: Op, key: str) -> float:
@@ -588,7 +565,7 @@ def _compiled(op: Op, to: _Collector) -> None:
     if op.kind == "norm" and op.attrs.get("training", True) and not _finds_sums(op, to):
         moved += DTYPE_BYTES[op.dtype] * _number(op, "rows") * _number(op, "cols")
     rule = "compiled_gather" if op.kind in ("index", "embedding") else "compiled"
-    to.stream(rule, moved, inputs=2.0, times=CONSTANTS.strided_sum if op.attrs.get("strided_sum") else 1.0)
+    to.stream(rule, moved, inputs=2.0)
 
 
 def _finds_sums(op: Op, to: _Collector) -> bool:
@@ -650,10 +627,10 @@ def _rnn(op: Op, to: _Collector) -> None:
     moved = item * batch * hidden * (3 * gates + 3)
     # Every step reads the weights and the state that the one before it has read.
     capacity = CONSTANTS.reuse_of_l2 * (to.device.l2_bytes or 0.0)
-    before, to.resident = to.resident, min(1.0, capacity / max(1.0, stacks * (item * hidden * width + moved)))
+    to.resident = min(1.0, capacity / max(1.0, stacks * (item * hidden * width + moved)))
     to.matmul(op, beside, batch, width, hidden, "rnn_step", factor=steps)
     to.stream("rnn_gates", beside * moved, times=steps)
-    to.resident = before
+    to.resident = 0.0
     if backward:
         to.matmul(op, 1, width, hidden, rows, "rnn", factor=layers * directions)
 

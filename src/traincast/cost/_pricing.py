@@ -52,11 +52,10 @@ class Pricing:
         passes, update = tuple(ops[:end]), tuple(ops[end:])
         devices = _distinct_devices(cluster)
         flat = [value for pair in devices for value in pair]
-        priced = list(remember(_price_ops, self.ops, self.stack, (), passes, *flat))
+        priced = list(remember(_price_ops, self.ops, self.stack, passes, *flat))
         if update:
             update = remember(_FirstOps, self.ops).find(update)
-            cached = recent_ops(passes, update, max(device.l2_bytes or 0.0 for device, _ in devices))
-            priced += remember(_price_ops, self.ops, self.stack, cached, update, *flat)
+            priced += remember(_price_ops, self.ops, self.stack, update, *flat)
         sent = remember(_Prices, self.collectives, self.stack, cluster)
         following = iter(priced)
         return tuple([next(following) if isinstance(task, Op) else sent.find(task, remember) for task in stage.tasks])
@@ -103,17 +102,15 @@ def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cl
     return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
 
 
-def _price_ops(
-    model: OpModel, stack: Stack, cached: tuple[Op, ...], ops: tuple[Op, ...], *devices: Device | float
-) -> tuple[Estimate, ...]:
-    """`cached`: ops that ran before and may have left something in a cache. `devices`: each followed by its speed."""
+def _price_ops(model: OpModel, stack: Stack, ops: tuple[Op, ...], *devices: Device | float) -> tuple[Estimate, ...]:
+    """`devices`: each followed by its speed."""
     ops = mark_software(ops, stack)
     slowest: tuple[Estimate, ...] = ()
     worst_s = -1.0
     for device, speed in zip(devices[::2], devices[1::2], strict=True):
         if not isinstance(device, Device) or isinstance(speed, Device):
             raise InvalidInput("devices must be given in turn with their speeds")
-        estimates = model.estimate_ops((*cached, *ops), device)[len(cached) :]
+        estimates = model.estimate_ops(ops, device)
         if speed != 1.0:
             estimates = tuple([estimate.scaled(1 / speed) for estimate in estimates])
         total_s = sum(estimate.seconds for estimate in estimates)
@@ -159,22 +156,6 @@ CONCERNS: Mapping[str, Callable[[Op], bool]] = {
 }  # fmt: skip
 """By what kernels of a framework may do: the operations that it concerns."""
 _MARKS = {"pads_vocabulary": "padded", "pads_heads": "padded"}
-
-
-def recent_ops(before: Sequence[Op], ops: Sequence[Op], cache_bytes: float) -> tuple[Op, ...]:
-    """The last ops whose results may still be cached when the next ones read them; none where nothing that is read is."""
-    read = {tensor for op in ops for tensor in op.reads}
-    recent: list[Op] = []
-    touched = 0.0
-    cached = False
-    for op in reversed(before):
-        if touched > cache_bytes:
-            break
-        recent.append(op)
-        small = op.bytes_written <= cache_bytes * max(1, len(op.writes))
-        cached = cached or (small and any(tensor in read for tensor in op.writes))
-        touched += op.num_bytes
-    return tuple(reversed(recent)) if cached else ()
 
 
 def _distinct_devices(cluster: Cluster) -> list[tuple[Device, float]]:

@@ -100,12 +100,6 @@ class WorkloadAtlas:
         """Of each workload, as its coordinates tell."""
         return np.asarray(np.exp(self.points[:, 0] / OF_PARAMETERS))
 
-    def lay_out(self, summaries: Sequence[Summary]) -> tuple[Array, int]:
-        """Rows of candidates for a design, then a row for each workload that was measured, and how many those are."""
-        measured = [place for place, workload in enumerate(self.workloads) if workload.measured_s]
-        points = np.column_stack([np.ones(len(measured)), self.points[measured]])
-        return np.concatenate([self.features(summaries), points]), len(measured)
-
     def _distances(self, summary: Summary) -> Array:
         return np.asarray(np.sqrt(((self.points - place(summary, self.sorts)) ** 2).sum(axis=1)))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traincast.certainty import is_plainly_replicated
 from traincast.cost import is_gpu
+from traincast.forecast._assemble import draw_shares
 from traincast.spec import Cluster, Estimate, Job, Parallelism, ResourceProfile, Timeline
 
 if TYPE_CHECKING:
@@ -17,10 +18,19 @@ SOCKETS = "sockets"
 
 def describe_activity(job: Job, cluster: Cluster, plan: Parallelism, timeline: Timeline) -> tuple[ResourceProfile, ...]:
     """Of each distinct rank, by the timeline and by what measured runs on GPUs say of it."""
-    from traincast.resources import profile_resources
+    from traincast.resources import group_of, profile_resources
 
     derived = profile_resources(timeline, cluster)
-    return tuple([_learn_from_gpus(profile, job, cluster, plan, timeline) for profile in derived])
+    learned = [_learn_from_gpus(profile, job, cluster, plan, timeline) for profile in derived]
+    passes_per_s = plan.micro_batches * plan.data / cluster.num_devices / max(timeline.duration_s, 1e-12)
+    shares = draw_shares(job if job.regime is None else None, cluster, timeline, passes_per_s=passes_per_s)
+    found = []
+    for profile in learned:
+        place = group_of(cluster, profile.rank * cluster.num_devices // len(learned))
+        rated = cluster.groups[place].device.power_watts
+        joules = None if rated is None else shares[place] * rated * timeline.duration_s
+        found.append(replace(profile, energy_joules=joules))
+    return tuple(found)
 
 
 def as_sure_as(profiles: tuple[ResourceProfile, ...], step: Estimate) -> tuple[ResourceProfile, ...]:

@@ -1,11 +1,11 @@
 """The step of a job to its throughput, time, money, energy and CO2: the one place where any regime computes them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from traincast.cost import copy_bytes_per_s
-from traincast.resources import power
+from traincast.cost import copy_bytes_per_s, needs_of, power, work_of
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_count, show_seconds
 
@@ -36,14 +36,18 @@ class Assembled(TypedDict):
 
 def assemble(
     job: Job, cluster: Cluster, step: Estimate, timeline: Timeline, *, global_batch: int, num_devices: int | None = None,
-    whole: JobTime | None = None,
+    whole: JobTime | None = None, only_trains: bool = True,
 ) -> Assembled:  # fmt: skip
     """Everything that a step decides. `num_devices`: that are paid, where more than the cluster's are (devices that only
-    generate). `whole`: the time of the job where its steps are not all alike (a batch that grows)."""
+    generate). `whole`: the time of the job where its steps are not all alike (a batch that grows). `only_trains`: a step is
+    passes over the job's graph and nothing else."""
     num_devices = num_devices or cluster.num_devices
     paid = num_devices / cluster.num_devices
     whole = whole or time_job(job, cluster, step, global_batch)
-    energy = spend_energy(cluster, timeline, whole, paid=paid)
+    passes_per_s = global_batch / max(job.graph.batch_size, 1) / cluster.num_devices / max(step.seconds, 1e-12)
+    known = job if only_trains and job.regime is None else None
+    shares = draw_shares(known, cluster, timeline, passes_per_s=passes_per_s)
+    energy = spend_energy(cluster, whole, shares, paid=paid)
     return Assembled(
         step=step,
         timeline=timeline,
@@ -207,18 +211,29 @@ def price_job(cluster: Cluster, total: Estimate, *, paid: float = 1.0) -> Range 
     return Range(value=value, low=low, high=high)
 
 
-def spend_energy(cluster: Cluster, timeline: Timeline, whole: JobTime, *, paid: float = 1.0) -> float | None:
-    """What devices draw while kernels run and while they wait, within their power limits."""
+def draw_shares(job: Job | None, cluster: Cluster, timeline: Timeline, *, passes_per_s: float) -> list[float]:
+    """What a device of each group draws during a step, as a share of its rated power. `passes_per_s`: over the graph of the job,
+    of one device; without a job only how long kernels run is known."""
     busy = min(1.0, timeline.busy_s / timeline.duration_s) if timeline.duration_s else 0.0
+    shares = []
+    for group in cluster.groups:
+        device = group.device
+        limit = None if group.power_limit_watts is None else group.power_limit_watts / (device.power_watts or 1.0)
+        needs = None if job is None else needs_of(device, work_of(job.graph), passes_per_s=passes_per_s)
+        shares.append(power().draw(busy, limit) if needs is None else power().draw_at_work(device, needs, limit))
+    return shares
+
+
+def spend_energy(cluster: Cluster, whole: JobTime, shares: Sequence[float], *, paid: float = 1.0) -> float | None:
+    """`shares`: of the rated power that each group draws in a step; what it draws while it waits is less."""
     waiting_s = whole.total.seconds - whole.training_s
     joules = 0.0
-    for group in cluster.groups:
+    for group, share in zip(cluster.groups, shares, strict=True):
         rated = group.device.power_watts
         if rated is None:
             return None
-        limit = None if group.power_limit_watts is None else group.power_limit_watts / rated
-        shares = power().draw(busy, limit) * whole.training_s + power().draw(0.0, limit) * waiting_s
-        joules += group.num_devices * rated * shares
+        spent = share * whole.training_s + min(share, power().idle) * waiting_s
+        joules += group.num_devices * rated * spent
     return joules * paid
 
 

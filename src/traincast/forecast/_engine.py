@@ -247,7 +247,7 @@ class Engine:
         if shown.spans or shown.work:
             timeline = replace(timeline, work=list_busy(program, estimates, remember=self._remember))
         if shown.spans:
-            # Drawing adds up one span after the other; the step is that of the closed form, drawn or not, to the last digit.
+            # Drawing adds up one span after the other; the step is the same, drawn or not, to the last digit.
             timeline = replace(timeline, spans=self.draw(program, estimates, job).spans)
         plan = program.parallelism
         if isinstance(self.model(job), Pricing):

@@ -100,7 +100,7 @@ class Adapted:
 
 
 def adapt_twelve(runs: "Sequence[MeasuredRun]") -> Adapted:
-    """The last layer moved by runs: step, utilisation, and those of the twelve numbers that were measured."""
+    """The layers above the graph's moved by runs: step, utilisation, and those of the twelve numbers that were measured."""
     from traincast.forecast._engine import Engine
     from traincast.resources import load_twelve, measure_outputs
 

@@ -99,7 +99,7 @@ def forecast_regime(engine: "Engine", job: Job, cluster: Cluster, plan: Parallel
     resources = describe_activity(plain, cluster, plan, timeline) if timeline.spans else ()
     num_devices = cluster.num_devices + num_extra
     return replace(
-        main, **assemble(plain, cluster, step, timeline, global_batch=global_batch, num_devices=num_devices),
+        main, **assemble(plain, cluster, step, timeline, global_batch=global_batch, num_devices=num_devices, only_trains=False),
         memory=memory, phases=phases, resources=resources,
         utilization=worked / (step.seconds * (num_devices / cluster.num_devices)) if step.seconds else 0.0,
         notes=(*main.notes, *_notes(regime, generation, memory, num_extra)),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         run_subjects,
         seconds_by_key,
     )
-    from traincast.learn._runs import learn
+    from traincast.learn._runs import LearnedStack, describe_stacks, learn
     from traincast.learn._stored import keep_graph, read_stored
     from traincast.learn._suggest import suggest_runs
 

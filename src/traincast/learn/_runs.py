@@ -1,86 +1,78 @@
-"""Measured runs to a calibration: constants of stacks, profiles of jobs, errors of near runs, and what may be used for what."""
+"""Measured runs to a calibration: how far each was from what ships, which corrects other questions as far as runs agree."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
-from traincast.catalog import stack_names
-from traincast.cost import Cached, default_ops
-from traincast.errors import InvalidInput
+from traincast.certainty import prove
+from traincast.errors import InvalidInput, TraincastError
+from traincast.forecast import Engine, shares_of
 from traincast.learn._numbers import measure_numbers
-from traincast.learn._profile_ratio import LearnedRatio, fit_all, fit_ratios
-from traincast.learn._select import forecast_all, read_scope, select
-from traincast.learn._stack_fit import FittedStacks, MeasuredStep, describe_stack, measure_steps
-from traincast.spec import (
-    Calibration,
-    LearnedStacks,
-    MeasuredNumbers,
-    MeasuredRun,
-    RunCorrections,
-    RunLabels,
-    Stack,
-    StackConstants,
-)
+from traincast.noun import noun
+from traincast.spec import Calibration, MeasuredForecast, MeasuredRun, RunCorrections
 
 
-def learn(
-    runs: Sequence[MeasuredRun],
-    *,
-    name: str = "given runs",
-    asked: Sequence[RunLabels] | None = None,
-    prior: Stack | None = None,
-    sources: tuple[str, ...] = (),
-) -> Calibration:
-    """What the runs teach. `asked`: only about such questions, which saves the cross-validation of others. `prior`: the constants
-    to start from; by default what ships for each stack."""
+def learn(runs: Sequence[MeasuredRun], *, name: str = "given runs", sources: tuple[str, ...] = ()) -> Calibration:
+    """What the runs teach about the jobs of their frameworks."""
     if not runs:
         raise InvalidInput("there is no measured run to learn from; a run needs a step time that may be trusted")
-    steps = measure_steps(runs, ops=Cached(base=default_ops()), prior=prior)
-    if not steps:
+    known = forecast_runs(runs)
+    if not known:
         raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learnt from them")
-    found = keep_steps(steps, name=name, asked=asked, prior=prior, numbers=measure_numbers(runs))
-    taught = f"{len(steps)} of {len(runs)} runs taught something"
-    return replace(found, sources=sources, notes=(taught,) if len(steps) < len(runs) else ())
-
-
-def keep_steps(
-    steps: Sequence[MeasuredStep],
-    *,
-    name: str,
-    asked: Sequence[RunLabels] | None = None,
-    prior: Stack | None = None,
-    numbers: tuple[MeasuredNumbers, ...] = (),
-) -> Calibration:
-    """Everything that measured steps teach, fitted and cross-validated."""
-    selections = select(steps, asked)
-    moving = {one.stack for one in selections if any(choice.constants for choice in (one.choice, *one.choice.also))}
-    start = FittedStacks(prior=prior)
-    shipped = LearnedRatio(fitted=start, ratios=fit_ratios(steps, start))
-    own = [step for step in steps if step.labels.stack in moving]
-    fitted = fit_all(own, prior=prior) if own else LearnedRatio(fitted=start)
-    stacks = dict.fromkeys(step.labels.stack for step in steps)
+    taught = f"{len(known)} of {len(runs)} runs taught something"
     return Calibration(
-        name=name,
-        runs=RunCorrections(
-            shipped=_keep(shipped, steps, prior=prior),
-            fitted=_keep(fitted, own, prior=prior),
-            pooled=tuple(forecast_all(steps, LearnedRatio(fitted=start), profile=False)),
-            numbers=numbers,
-            scopes=tuple(read_scope([one.labels for one in steps if one.labels.stack == stack]) for stack in stacks),
-            selections=selections,
-        ),
-    )
+        name=name, runs=RunCorrections(runs=known, numbers=measure_numbers(runs)), sources=sources,
+        notes=(taught,) if len(known) < len(runs) else (),
+    )  # fmt: skip
 
 
-def _keep(learned: LearnedRatio, steps: Sequence[MeasuredStep], *, prior: Stack | None) -> LearnedStacks:
-    own = learned.fitted.constants()
-    fitted = {one.stack for one in own}
-    others = [one for one in _everywhere(prior) if one.stack not in fitted] if prior else []
-    return LearnedStacks(
-        constants=(*own, *others),
-        ratios=tuple(learned.ratios.profiles.values()),
-        forecasts=tuple(forecast_all(steps, learned)),
-    )
+@noun
+class LearnedStack:
+    """What the runs of one framework hold, and what they are worth."""
+
+    stack: str
+    num_runs: int
+    models: tuple[str, ...]
+    devices: tuple[str, ...]
+    most_devices: int
+    error_without: float
+    """Mean error of the forecasts of its runs."""
+    error_with: float
+    """The same where the others are given, each run left out in turn."""
 
 
-def _everywhere(prior: Stack) -> tuple[StackConstants, ...]:
-    return tuple(describe_stack(prior, name) for name in stack_names())
+def describe_stacks(calibration: Calibration) -> tuple[LearnedStack, ...]:
+    """By framework, in the order of the runs."""
+    stacks: dict[str, list[MeasuredForecast]] = {}
+    for run in calibration.runs.runs if calibration.runs else ():
+        stacks.setdefault(run.labels.stack, []).append(run)
+    found = []
+    for stack, own in stacks.items():
+        without, with_others = prove(own)
+        found.append(
+            LearnedStack(
+                stack=stack, num_runs=len(own), models=tuple(dict.fromkeys(run.labels.model for run in own)),
+                devices=tuple(dict.fromkeys(run.labels.device for run in own)),
+                most_devices=max(run.labels.num_devices for run in own), error_without=without, error_with=with_others,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def forecast_runs(runs: Sequence[MeasuredRun]) -> tuple[MeasuredForecast, ...]:
+    """Those that can be forecast at all, beside what is forecast for them without any run."""
+    engine = Engine(most=500)
+    found = []
+    for run in runs:
+        try:
+            program = engine.lower(run.job, run.cluster, run.parallelism)
+            estimates = engine.cost(program, run.job, run.cluster)
+            timeline = engine.simulate(program, estimates, run.job, run.cluster)
+        except TraincastError as error:
+            logging.getLogger(__name__).info("nothing is learnt from %s: %s", run.name, error)
+            continue
+        found.append(
+            MeasuredForecast(
+                labels=run.labels, shares=shares_of(timeline), forecast_s=timeline.duration_s, measured_s=run.step_s
+            )
+        )
+    return tuple(found)

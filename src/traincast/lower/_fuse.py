@@ -49,8 +49,7 @@ ON_CPU = FusionRules(goes_on_after_reduction=False, reduces_scaled=False, concat
 
 def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
     """The stage with every group of fusible ops, linked by what they hand on, run as one kernel."""
-    last = prefers_channels_last(stage.ops())
-    stage = _recompute_in_backward(_lay_out(stage, last=last))
+    stage = _recompute_in_backward(_lay_out(stage))
     last_read = _last_reads(stage)
     groups: dict[int, list[int]] = {}
     member: set[int] = set()
@@ -69,8 +68,7 @@ def fuse(stage: Stage, *, rules: FusionRules = ON_GPU) -> Stage:
             merged = replace(merged, bytes_read=max(0.0, merged.bytes_read - handed))
             if isinstance(task, Op) and groups[index] == [index] and _is_concatenation(task):
                 return [_copy_into_place(stage, task, last_read)]
-            strided = last and any(_sums_pixels(stage, stage.tasks[member]) for member in groups[index])
-            return [replace(merged, attrs={**merged.attrs, "strided_sum": True}) if strided else merged]
+            return [merged]
         return [] if index in member else [_let_pad(task)]
 
     return map_tasks(stage, rewrite)
@@ -195,70 +193,16 @@ def _before_casts(tensor: int, makers: Mapping[int, Op]) -> int:
     return tensor
 
 
-LAYOUT_GAIN: dict[str, float] = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "plain": 0.823}
-"""The compiler's own table: time of a convolution with channels last beside without, on average."""
-SMALL_CHANNELS, NODES_PER_CONV, IMAGE_DIMENSIONS = 64, 300, 4
-
-
-def _lay_out(stage: Stage, *, last: bool) -> Stage:
-    """Convolutions as the compiler lays them out; what adds their bias is fused into what follows."""
+def _lay_out(stage: Stage) -> Stage:
+    """Generated kernels write in the order that a convolution takes, and what adds its bias is fused into what follows."""
 
     def rewrite(_index: int, task: Task) -> list[Task]:
         if not isinstance(task, Op) or task.kind != "conv":
             return [task]
-        chosen = {"channels_last": True} if last else {}
-        # Generated kernels write in the order that a convolution takes.
         kept = {name: value for name, value in task.attrs.items() if name != TURNED}
-        return [replace(task, attrs={**kept, **chosen, "fused_bias": True})]
+        return [replace(task, attrs={**kept, "fused_bias": True})]
 
     return map_tasks(stage, rewrite) if any(isinstance(t, Op) and t.kind == "conv" for t in stage.tasks) else stage
-
-
-def prefers_channels_last(ops: Sequence[Op]) -> bool:
-    """The rule of Inductor (torch 2.13, `decide_layout_opt`): by FLOP in evaluation; never with groups in training."""
-    convs = [op for op in ops if op.kind == "conv" and op.phase != "backward"]
-    if not convs or len(ops) >= NODES_PER_CONV * len(convs):
-        return False
-    sorts = [_sort_conv(op) for op in convs]
-    if any(op.phase == "backward" for op in ops):
-        barred = any(sort == "grouped" for sort in sorts) or any(_narrows(op) for op in convs)
-        return not barred and not all(_is_small(op) for op in convs)
-    flop = [op.flop or 0.0 for op in convs]
-    weighted = sum(amount * LAYOUT_GAIN[sort] for amount, sort in zip(flop, sorts, strict=True))
-    return weighted <= sum(flop)
-
-
-def _sums_pixels(stage: Stage, task: Task) -> bool:
-    """Whether it sums over the pixels of each channel or group of channels: with channels last they lie apart."""
-    if not isinstance(task, Op) or task.kind not in ("reduce", "norm"):
-        return False
-    shapes = [stage.tensors[tensor].shape for tensor in task.reads]
-    image = next((shape for shape in shapes if len(shape) == IMAGE_DIMENSIONS), None)
-    if image is None or math.prod(image[2:]) == 1:
-        return False
-    rows = int(task.attrs["rows"])
-    if task.kind == "norm":
-        return "group" in str(task.attrs["function"]) and rows > image[0]
-    return rows == image[0] * image[1]
-
-
-def _sort_conv(op: Op) -> str:
-    groups, inputs = int(op.attrs["groups"]), int(op.attrs["in_channels"])
-    if groups > 1 and inputs > groups:
-        return "grouped"
-    if _is_small(op):
-        return "small"
-    return "narrowing" if _narrows(op) else "plain"
-
-
-def _is_small(op: Op) -> bool:
-    outputs, width = int(op.attrs["out_channels"]), int(op.attrs["in_channels"]) // int(op.attrs["groups"])
-    return outputs <= SMALL_CHANNELS and width <= SMALL_CHANNELS
-
-
-def _narrows(op: Op) -> bool:
-    width = int(op.attrs["in_channels"]) // int(op.attrs["groups"])
-    return int(op.attrs["out_channels"]) * 2 <= width and not str(op.attrs["kernel"]).startswith("1x")
 
 
 def _fusible(task: Task) -> bool:

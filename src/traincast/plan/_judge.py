@@ -18,6 +18,9 @@ class Judge:
 
     def least_memory(self, job: Job, plan: Parallelism) -> MemoryProfile:
         """What it cannot need less than."""
+        if any(op.kind == "embedding" and op.attrs.get("sparse") for op in job.graph.ops):
+            # Replicas share sparse tables, which the bound takes to be whole on each.
+            return self.memory(job, plan)
         return self.engine.bound_memory(job, self.cluster, plan)
 
     def least_time(self, job: Job, plan: Parallelism, *, by_plain: bool) -> tuple[float, float]:

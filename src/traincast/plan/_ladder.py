@@ -8,6 +8,7 @@ from typing import Any
 from traincast.errors import IllegalPlan, InvalidInput, TraincastError
 from traincast.noun import noun
 from traincast.plan._judge import Judge
+from traincast.plan._space import STATE_BYTES, is_small
 from traincast.plan._usual import RECOMPUTES, Open, degree, list_usual
 from traincast.resolve import most_samples, usual_global_batch
 from traincast.spec import Forecast, Graph, Job, MemoryProfile, Parallelism
@@ -16,8 +17,6 @@ TOLERANCE = 0.05
 """A simpler plan is preferred unless another is faster by more than this."""
 WORTH_RECOMPUTING = 0.02
 """Layers are run again only where that is faster by more than this, or where it must be."""
-STATE_BYTES = 16
-"""Of a parameter in mixed precision: weight, gradient, master copy and two moments."""
 Complete = Callable[[Mapping[str, Any]], Parallelism]
 """Named values -> the plan with the habits of its stack."""
 _ALONE = {"data": 1, "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "zero": 0, "micro_batches": 1,
@@ -112,12 +111,6 @@ class _Climb:
     """Samples per second of the fastest arrangement so far that fits."""
 
     @property
-    def is_small(self) -> bool:
-        """Whether weights, gradients and optimizer state fill no more than half of a device."""
-        room = min(group.device.memory_bytes for group in self.asked.cluster.groups)
-        return STATE_BYTES * self.sample.graph.num_parameters <= room / 2
-
-    @property
     def sample(self) -> Job:
         return self.judge.job_at(self.asked.batch or 1, self.complete({**self.asked.values, **_ALONE}))
 
@@ -125,8 +118,8 @@ class _Climb:
         """Whether what fits already leaves nothing to an arrangement and those after it."""
         if values.get("tensor", 1) > 1 and any(_leaves_nothing(rung) for rung in sure):
             return True
-        # Nobody cuts a model of which every device can hold a whole replica, though a slow link would make it pay.
-        return _cuts_layers(values) and self.is_small and any(rung.plan.recompute == "none" for rung in sure)
+        small = is_small(STATE_BYTES * self.sample.graph.num_parameters, self.asked.cluster)
+        return _cuts_layers(values) and small and any(rung.plan.recompute == "none" for rung in sure)
 
     def best_of(self, title: str, values: Mapping[str, Any]) -> Rung | None:
         """The arrangement where it is fastest. None: it never surely fits, or is slower than what does."""

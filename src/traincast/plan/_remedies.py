@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from traincast.catalog import stack
 from traincast.errors import TraincastError
 from traincast.forecast import DeviceMemory, Engine, plain_engine, pose_job
 from traincast.forecast import answer as answer_resolved
@@ -11,7 +12,7 @@ from traincast.noun import noun
 from traincast.plan._ask import decide
 from traincast.plan._capacity import Change, suggest_changes
 from traincast.plan._prices import JobPrice, price_everywhere, read_prices
-from traincast.resolve import Resolved, read_hardware, reads_text
+from traincast.resolve import Resolved, find_training, read_hardware, reads_text
 from traincast.spec import SAFE_CONFIDENCE, Cluster, Forecast, Job, Parallelism, Question
 
 MOST_CHANGES = 1
@@ -125,10 +126,12 @@ def train_less(question: Question) -> Iterator[Remedy]:
 
 
 def _quantise(question: Question) -> Iterator[Remedy]:
-    """QLoRA; with Unsloth's kernels where only they are small enough."""
+    """QLoRA; under the framework that is most used for it, where plain PyTorch does not hold it."""
     found = [] if question.job.get("regime") == "qlora" else [*_try("QLoRA", _ask_also(question, regime="qlora"))]
     if not found and question.job.get("stack") is None and reads_text(question.source, question.workload):
-        found = [*_try("QLoRA with Unsloth", _ask_also(question, regime="qlora", stack="unsloth"))]
+        asked = _ask_also(question, regime="qlora")
+        for name in find_training(asked).frameworks[:1]:
+            found = [*_try(f"QLoRA with {stack(name).title}", _ask_also(asked, stack=name))]
     yield from found
 
 

@@ -25,7 +25,7 @@ from traincast.plan._nouns import (
     Space,
     figures_of,
 )
-from traincast.plan._space import Shape, list_candidates
+from traincast.plan._space import Shape, leave_whole, list_candidates
 from traincast.spec import Calibration, Cluster, Job, MemoryProfile, Parallelism
 from traincast.units import show_bytes, show_seconds, show_usd
 
@@ -33,6 +33,7 @@ WATCHED = 32
 """Candidates between two reports of how far the search is."""
 MOST_ON_FRONT = 200
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
+LEFT_WHOLE = "layers are not cut where half of a device holds a replica's state (--tp 1,2,4 --pp 1,2 tries it)"
 SLACK = 1e-6
 """A bound must be worse by more than this before it decides."""
 
@@ -102,7 +103,9 @@ def _sift(
     ends_s = math.inf if sieve.limits.search_s is None else time.monotonic() + sieve.limits.search_s
     try:
         for cluster in clusters:
-            candidates = list(list_candidates(space, cluster, shape))
+            whole = leave_whole(space, cluster, shape)
+            sieve.is_left_whole |= whole != space
+            candidates = list(list_candidates(whole, cluster, shape))
             sieve.num_plans += len(candidates)
             judge = Judge(engine=engine, cluster=cluster, job_at=job_at)
             trial = _Trial(judge=judge, sieve=sieve, exhaustive=exhaustive, ends_s=ends_s)
@@ -211,6 +214,8 @@ class Sieve:
 
     stopped: str = ""
     """Why it ended before all were answered."""
+    is_left_whole: bool = False
+    """Whether plans that cut the layers of a small model were left out somewhere."""
 
     def say_best(self) -> str:
         """Of what is known so far; empty where nothing is."""
@@ -333,6 +338,7 @@ def conclude(job_at: JobAt, sieve: Sieve, engine: Engine) -> Search:
         num_pruned=sieve.num_pruned,
         excluded=dict(sieve.excluded),
         stopped=sieve.stopped,
+        notes=(LEFT_WHOLE,) if sieve.is_left_whole else (),
         nearest=nearest[1] if nearest is not None and not plans else None,
     )
 

@@ -13,6 +13,8 @@ MOST_TENSOR, MOST_CONTEXT = 64, 16
 LONG_SAMPLE = 16_384
 """Tokens from which on samples are split over devices by default."""
 VIRTUAL_STAGES = (2, 4)
+STATE_BYTES = 16
+"""Of a parameter in mixed precision: weight, gradient, master copy and two moments."""
 
 
 @noun
@@ -27,6 +29,8 @@ class Shape:
     num_experts: int
     has_attention: bool
     trains: bool
+    state_bytes: float = 0.0
+    """Weights, gradients and optimizer state of a whole replica in mixed precision."""
 
     @classmethod
     def of(cls, graph: Graph) -> "Shape":
@@ -42,6 +46,7 @@ class Shape:
             num_experts=min(experts, default=0),
             has_attention=bool(attention),
             trains=graph.mode != "inference",
+            state_bytes=STATE_BYTES * graph.num_parameters,
         )
 
 
@@ -58,6 +63,19 @@ def _count_layers(graph: Graph) -> int:
 
 def _is_forward(op: Op) -> bool:
     return op.phase == "forward"
+
+
+def is_small(state_bytes: float, cluster: Cluster) -> bool:
+    """Whether weights, gradients and optimizer state fill no more than half of a device. Nobody cuts the layers of such a model,
+    though a slow link would make it pay."""
+    return state_bytes <= min(group.device.memory_bytes for group in cluster.groups) / 2
+
+
+def leave_whole(space: Space, cluster: Cluster, shape: Shape) -> Space:
+    """The space without cuts of the layers of a small model; degrees that somebody named are tried."""
+    if not shape.trains or not is_small(shape.state_bytes, cluster):
+        return space
+    return replace(space, tensor=space.tensor or (1,), pipeline=space.pipeline or (1,))
 
 
 def list_candidates(space: Space, cluster: Cluster, shape: Shape) -> Iterator[Candidate]:

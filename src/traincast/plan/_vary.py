@@ -191,6 +191,8 @@ def space_of(
     if training.tokens_per_device and length:
         # Twice what fills every kernel.
         named["most_samples"] = min(64, max(1, 2 * training.tokens_per_device // length))
+    elif training.samples_per_device:
+        named["most_samples"] = max(64, training.samples_per_device)
     named |= {axis: (1,) for axis in ("tensor", "pipeline") if axis not in offered and axis not in named}
     stack, split = choose_stack(request), _stack_with(request, "tensor")
     if split.plan.sequence_parallel and "sequence_parallel" not in named:
@@ -253,9 +255,12 @@ def global_batch_of(request: Question, *, num_devices: int | None = None) -> int
     batch = request.workload.batch
     length = find_length(request.source, request.workload)
     if batch is None and num_devices:
-        whole = usual_global_batch(find_training(request), num_devices=num_devices, tokens=length or 1)
+        training = find_training(request)
+        whole = usual_global_batch(training, num_devices=num_devices, tokens=length or 1)
         if whole is not None:
             return whole
+        if training.samples_per_device is not None and _recorded_batch(request.source) is None:
+            return training.samples_per_device * num_devices
     if batch is None:
         raise InvalidInput(
             "how many samples an optimizer step has is not known; give --global-batch, which every plan keeps"

@@ -15,23 +15,17 @@ if TYPE_CHECKING:
     from traincast.report._frames import make_frame
     from traincast.report._memory import draw_memory
     from traincast.report._paint import Paint, choose_paint
-    from traincast.report._plan import document_search, draw_front, format_deltas, format_search, say_candidate
+    from traincast.report._plan import document_search, format_deltas, format_search, say_candidate
     from traincast.report._prices import format_prices
     from traincast.report._schedule import (
         describe_policies,
         format_goals,
         format_policies,
         format_starts,
-        format_sweep,
         perfetto,
     )
     from traincast.report._schedule_charts import (
-        draw_completion,
-        draw_queue,
-        draw_sweep,
-        draw_use,
         format_page,
-        format_sweep_page,
         name_file,
     )
     from traincast.report._svg import Point, draw_agreement, draw_timeline

@@ -1,14 +1,12 @@
-"""Plans to a table, to a sentence where there is none, to JSON data and to a drawing of the front."""
+"""Plans to a table, to a sentence where there is none and to JSON data."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from traincast.errors import InvalidInput
 from traincast.plan import Delta, Highlight, Miss, Plan, Search
 from traincast.report._document import document_forecast, plain_data
 from traincast.report._paint import Paint
-from traincast.report._svg import _cycle, _document, _text
 from traincast.report._table import PLAIN, Table, format_table
 from traincast.report._text import _wrap, abbreviate_plan, describe_plan, say_memory, say_next, show_energy
 from traincast.units import HOUR_S, MEGA, show_bytes, show_change, show_number, show_seconds, show_usd
@@ -221,94 +219,3 @@ def document_search(found: Search) -> dict[str, Any]:
         },
         "notes": list(found.notes),
     }
-
-
-def _front_of(plans: Sequence[Plan]) -> list[Plan]:
-    return sorted((plan for plan in plans if plan.on_front), key=lambda plan: plan.forecast.job.total.seconds)
-
-
-def _legend(colours: Mapping[str, str], width: int) -> list[str]:
-    body = []
-    for row, (name, colour) in enumerate(colours.items()):
-        body.append(f'<circle cx="{width - 210}" cy="{60 + 18 * row}" r="5" fill="{colour}"/>')
-        body.append(_text(width - 198, 64 + 18 * row, name))
-    return [*body, _text(width - 210, 80 + 18 * len(colours), "filled: on the front; area: energy", size=11)]
-
-
-def draw_front(found: Search, *, title: str, deadline_s: float | None = None, width: int = 860) -> str:
-    """Cost against time on logarithmic axes, every plan given back a mark, with its 90% interval of time; the line is the
-    front, the size of a mark is the energy."""
-    plans = list({id(plan.candidate): plan for plan in (*found.plans, *found.front)}.values())
-    priced = [plan for plan in plans if plan.forecast.usd is not None and plan.forecast.usd.value > 0]
-    if not priced:
-        raise InvalidInput("there is no plan with a price to draw; give --price or a price list")
-    height, left, bottom = 520, 90, 70
-    times = [t for plan in priced for t in (plan.forecast.job.total.low_s, plan.forecast.job.total.high_s)]
-    times += [deadline_s] if deadline_s else []
-    costs = [plan.forecast.usd.value for plan in priced if plan.forecast.usd]
-    x = _scale(times, left, width - 230)
-    y = _scale(costs, height - bottom, 50)
-    most = max((plan.forecast.energy_joules or 0.0) for plan in priced) or 1.0
-    names = sorted({plan.forecast.device for plan in priced})
-    colours = dict(zip(names, _cycle(len(names)), strict=True))
-    body = [_text(10, 24, title, size=15, weight="bold")]
-    body += [_text(x(value), height - bottom + 22, show_seconds(value), anchor="middle") for value in _ticks(times)]
-    body += [_text(left - 8, y(value) + 4, show_usd(value), anchor="end") for value in _ticks(costs)]
-    body.append(_text((left + width - 230) / 2, height - 20, "time of the whole job", anchor="middle"))
-    body.append(_text(10, 44, "cost"))
-    if deadline_s:
-        body.append(
-            f'<line x1="{x(deadline_s):.1f}" x2="{x(deadline_s):.1f}" y1="50" y2="{height - bottom}" stroke="#c0392b" '
-            'stroke-dasharray="5 4"/>'
-        )
-        body.append(_text(x(deadline_s), 46, "deadline", anchor="middle"))
-    lowest = _lower_edge(_front_of(priced))
-    points = " ".join(f"{x(time_s):.1f},{y(usd):.1f}" for time_s, usd in lowest)
-    body.append(f'<polyline points="{points}" fill="none" stroke="#888888" stroke-width="1.5"/>')
-    for plan in priced:
-        body.append(_mark(plan, x, y, colours[plan.forecast.device], most))
-    body += _legend(colours, width)
-    return _document(width, height, body)
-
-
-def _lower_edge(front: Sequence[Plan]) -> list[tuple[float, float]]:
-    """Of time and money alone: each further plan is cheaper than all faster ones."""
-    edge: list[tuple[float, float]] = []
-    for plan in front:
-        usd = plan.forecast.usd.value if plan.forecast.usd else math.inf
-        if not edge or usd < edge[-1][1]:
-            edge.append((plan.forecast.job.total.seconds, usd))
-    return edge
-
-
-def _mark(plan: Plan, x: Any, y: Any, colour: str, most_joules: float) -> str:
-    answer = plan.forecast
-    total, usd = answer.job.total, answer.usd.value if answer.usd else 0.0
-    radius = 3 + 6 * math.sqrt((answer.energy_joules or 0.0) / most_joules)
-    fill = colour if plan.on_front else "white"
-    label = f"{say_candidate(plan.candidate)} {show_seconds(total.seconds)}, {show_usd(usd)}"
-    return (
-        f'<line x1="{x(total.low_s):.1f}" x2="{x(total.high_s):.1f}" y1="{y(usd):.1f}" y2="{y(usd):.1f}" '
-        f'stroke="{colour}" stroke-opacity="0.35"/>'
-        f'<circle cx="{x(total.seconds):.1f}" cy="{y(usd):.1f}" r="{radius:.1f}" fill="{fill}" stroke="{colour}" '
-        f'fill-opacity="0.8"><title>{_escape(label)}</title></circle>'
-    )
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
-
-
-def _scale(values: Sequence[float], start: float, end: float) -> Any:
-    low, high = math.log(min(values)), math.log(max(values))
-    margin = 0.05 * (high - low) or 0.1
-    span = high - low + 2 * margin
-    return lambda value: start + (end - start) * (math.log(value) - low + margin) / span
-
-
-def _ticks(values: Sequence[float], count: int = 5) -> list[float]:
-    """Evenly apart on the logarithmic axis, rounded to two digits."""
-    low, high = math.log(min(values)), math.log(max(values))
-    if high - low < 0.02:
-        return [float(f"{math.exp((low + high) / 2):.3g}")]
-    return [float(f"{math.exp(low + (high - low) * place / (count - 1)):.2g}") for place in range(count)]

@@ -14,7 +14,6 @@ from traincast.schedule import (
     Case,
     Metrics,
     Start,
-    SweepPoint,
     Trace,
     measure_distance,
     measure_groups,
@@ -382,66 +381,3 @@ def _say_failures(cases: Sequence[Case]) -> str:
             again = f"interruptions of all kinds cost {case.metrics.lost_gpu_hours:,.0f} GPU-hours{lost}"
             told.append(f"{where}{case.metrics.failures:,} runs were cut off, and {again}")
     return f"Failures of nodes under {struck.label}: {'; '.join(told)}."
-
-
-def format_sweep(points: Sequence[SweepPoint]) -> str:
-    return f"{align(sweep_rows(points))}\n\n{textwrap.fill(summarize_sweep(points), PROSE)}"
-
-
-def sweep_rows(points: Sequence[SweepPoint]) -> list[list[str]]:
-    """Mean completion time with exact estimates and how it changes with the size of each kind of error; --json has the rest."""
-    sizes = sorted({point.sigma for point in points if point.sigma > 0})
-    change = _find_changes(points)
-    rows = [["policy", "error", "mean JCT, exact", *(f"at {size:g}" for size in sizes)]]
-    for policy, kind in dict.fromkeys((point.policy, point.error) for point in points):
-        exact = next((p.mean_jct_s for p in points if (p.policy, p.sigma) == (policy, 0)), None)
-        rows.append([policy, kind, short_s(exact), *(_percent(change.get((policy, kind, size))) for size in sizes)])
-    return rows
-
-
-def _find_changes(points: Sequence[SweepPoint]) -> dict[tuple[str, str, float], float]:
-    """Mean completion time over that with exact estimates, less 1."""
-    exact = {point.policy: point.mean_jct_s for point in points if point.sigma == 0}
-    return {
-        (point.policy, point.error, point.sigma): point.mean_jct_s / exact[point.policy] - 1
-        for point in points
-        if point.sigma > 0 and exact.get(point.policy, 0.0) > 0
-    }
-
-
-def _percent(change: float | None) -> str:
-    return "-" if change is None else f"{change:+.1%}"
-
-
-_ERRORS = {
-    "per job": "errors of each job for itself",
-    "per class": "errors that all jobs of a class share",
-    "too long": "estimates that are all too long",
-    "too short": "estimates that are all too short",
-}
-
-
-def summarize_sweep(points: Sequence[SweepPoint]) -> str:
-    """What wrong estimates cost, in plain words."""
-    change = _find_changes(points)
-    sentences = [
-        "Errors are spreads of the logarithm: 0.3 means that two of three estimates are within a third of the truth."
-    ]
-    for policy in dict.fromkeys(point.policy for point in points):
-        own = {key[1:]: value for key, value in change.items() if key[0] == policy}
-        if not own:
-            continue
-        kind, size = max(own, key=lambda key: own[key])
-        worst = own[kind, size]
-        if worst < 0.05:
-            sentences.append(
-                f"Under {policy} wrong estimates hardly matter: jobs take at most {worst:.1%} longer on average."
-            )
-            continue
-        sentences.append(
-            f"Under {policy}, {_ERRORS.get(kind, kind)} hurt most: at {size:g} jobs take {worst:.0%} longer on average."
-        )
-        apart = [f"{own[name, at]:.0%} at {at:g}" for name, at in own if name == "per job" and at in (0.3, 1.0)]
-        if apart and kind != "per job":
-            sentences.append(f"{_ERRORS['per job'].capitalize()} cost {' and '.join(apart)}.")
-    return " ".join(sentences)

@@ -13,15 +13,12 @@ from traincast.report._schedule import (
     case_rows,
     short_s,
     summarize,
-    summarize_sweep,
-    sweep_rows,
     waiting_rows,
 )
 from traincast.schedule import (
     AS_IT_WAS,
     Case,
     Floats,
-    SweepPoint,
     Trace,
     measure_groups,
     nearest_replay,
@@ -31,8 +28,6 @@ from traincast.schedule import (
 from traincast.spec import Schedule
 
 COLORS = ("#2458a6", "#c8553d", "#3a7d44", "#8a4fa0", "#b8860b", "#17808c", "#7a4b2a", "#5c5c5c")
-DASHES = ("", "6 3", "2 2", "9 3 2 3")
-OTHERS = "#b5b5b5"
 MOST_POINTS = 200
 MOST_SERIES = 5
 """More curves in one chart cannot be told apart."""
@@ -41,14 +36,11 @@ _FONT = "font-family='system-ui, sans-serif'"
 
 @noun
 class Curve:
-    """A line of a chart; without a style of its own it gets the next colour, then the next dash."""
+    """A line of a chart."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    marks: bool = False
-    color: str | None = None
-    dash: str | None = None
 
 
 DURATIONS = {
@@ -127,9 +119,8 @@ class _Frame:
         body.append(f"<text x='{self.left - 66}' y='{self.top - 6}' font-size='11'>{html.escape(y_label)}</text>")
         return body
 
-    def draw_curve(self, curve: Curve, color: str, dash: str, *, steps: bool) -> list[str]:
+    def draw_curve(self, curve: Curve, color: str, *, steps: bool) -> str:
         """At most about 1,500 points of the line."""
-        body = []
         stride = max(len(curve.x) // 1500, 1)
         points: list[str] = []
         last_y: float | None = None
@@ -139,15 +130,10 @@ class _Frame:
                 points.append(f"{x:.1f},{last_y:.1f}")
             points.append(f"{x:.1f},{y:.1f}")
             last_y = y
-            if curve.marks:
-                body.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{color}'/>")
-        dashed = f" stroke-dasharray='{dash}'" if dash else ""
-        name = html.escape(curve.name)
-        body.append(
-            f"<polyline fill='none' stroke='{color}' stroke-width='1.6'{dashed} points='{' '.join(points)}'>"
-            f"<title>{name}</title></polyline>"
+        return (
+            f"<polyline fill='none' stroke='{color}' stroke-width='1.6' points='{' '.join(points)}'>"
+            f"<title>{html.escape(curve.name)}</title></polyline>"
         )
-        return body
 
 
 def draw_curves(
@@ -158,14 +144,13 @@ def draw_curves(
     y_label: str,
     log_x: bool = False,
     steps: bool = False,
-    from_zero: bool = True,
 ) -> str:
     """Lines with axes and a legend as one SVG; a logarithmic axis is one of seconds."""
     xs = [x for curve in curves for x in curve.x if not log_x or x > 0]
     ys = [y for curve in curves for y in curve.y]
     if not xs or not ys:
         return _svg(720, 40, [f"<text x='8' y='24' font-size='12'>{html.escape(title)}: no data</text>"])
-    low_x, high_x, low_y, high_y = min(xs), max(xs), (0.0 if from_zero else min(ys)), max(ys)
+    low_x, high_x, low_y, high_y = min(xs), max(xs), 0.0, max(ys)
     frame = _Frame(
         low_x=low_x,
         high_x=high_x if high_x > low_x else low_x + 1,
@@ -177,14 +162,10 @@ def draw_curves(
     legend_top = frame.top + frame.plot_h + 48
     across = _legend_columns([curve.name for curve in curves])
     for number, curve in enumerate(curves):
-        color = curve.color or COLORS[number % len(COLORS)]
-        dash = DASHES[number // len(COLORS) % len(DASHES)] if curve.dash is None else curve.dash
-        body += frame.draw_curve(curve, color, dash, steps=steps)
+        color = COLORS[number % len(COLORS)]
+        body.append(frame.draw_curve(curve, color, steps=steps))
         x, y = frame.left + (number % across) * (630 // across), legend_top + 16 * (number // across)
-        dashed = f" stroke-dasharray='{dash}'" if dash else ""
-        body.append(
-            f"<line x1='{x}' y1='{y - 4}' x2='{x + 22}' y2='{y - 4}' stroke='{color}' stroke-width='3'{dashed}/>"
-        )
+        body.append(f"<line x1='{x}' y1='{y - 4}' x2='{x + 22}' y2='{y - 4}' stroke='{color}' stroke-width='3'/>")
         body.append(f"<text x='{x + 27}' y='{y}' font-size='11'>{html.escape(curve.name)}</text>")
     return _svg(720, legend_top + 16 * -(-len(curves) // across), body)
 
@@ -202,50 +183,44 @@ def _svg(width: float, height: float, body: Sequence[str]) -> str:
     )
 
 
-def _name(schedule: Schedule, names: Sequence[str] | None, at: int) -> str:
-    return schedule.policy if names is None else names[at]
-
-
-def draw_completion(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+def draw_completion(schedules: Sequence[Schedule], names: Sequence[str]) -> str:
     """Share of jobs that are done within a time after submission."""
     times = [np.asarray(schedule.end_s) - np.asarray(schedule.submit_s) for schedule in schedules]
     return _draw_shares(schedules, times, names, "Time from submission to the end")
 
 
-def draw_waits(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+def draw_waits(schedules: Sequence[Schedule], names: Sequence[str]) -> str:
     """Share of jobs that have started within a time after submission."""
     times = [np.asarray(schedule.start_s) - np.asarray(schedule.submit_s) for schedule in schedules]
     return _draw_shares(schedules, times, names, "Wait until the first start")
 
 
-def _draw_shares(
-    schedules: Sequence[Schedule], times: Sequence[Floats], names: Sequence[str] | None, title: str
-) -> str:
+def _draw_shares(schedules: Sequence[Schedule], times: Sequence[Floats], names: Sequence[str], title: str) -> str:
     curves = []
     for number, (schedule, taken) in enumerate(zip(schedules, times, strict=True)):
         known = np.sort(np.maximum(taken[~np.isnan(taken)], 1.0))
         kept = np.unique(np.linspace(0, len(known) - 1, min(len(known), MOST_POINTS)).astype(np.int64))
         share = (kept + 1) / max(len(schedule), 1)
-        curves.append(Curve(name=_name(schedule, names, number), x=known[kept].tolist(), y=share.tolist()))
+        curves.append(Curve(name=names[number], x=known[kept].tolist(), y=share.tolist()))
     return draw_curves(curves, title=title, x_label="time (log)", y_label="share of jobs", log_x=True)
 
 
-def draw_queue(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+def draw_queue(schedules: Sequence[Schedule], names: Sequence[str]) -> str:
     curves = []
     for number, schedule in enumerate(schedules):
         edges, waiting = _average(*queue_curve(schedule))
-        curves.append(Curve(name=_name(schedule, names, number), x=(edges / 3600).tolist(), y=waiting.tolist()))
+        curves.append(Curve(name=names[number], x=(edges / 3600).tolist(), y=waiting.tolist()))
     return draw_curves(
         curves, title="Jobs that wait for their first start", x_label="hours", y_label="jobs", steps=True
     )
 
 
-def draw_use(schedules: Sequence[Schedule], names: Sequence[str] | None = None) -> str:
+def draw_use(schedules: Sequence[Schedule], names: Sequence[str]) -> str:
     curves = []
     for number, schedule in enumerate(schedules):
         times, used = use_curve(schedule)
         edges, mean = _average(times, used)
-        curves.append(Curve(name=_name(schedule, names, number), x=(edges / 3600).tolist(), y=mean.tolist()))
+        curves.append(Curve(name=names[number], x=(edges / 3600).tolist(), y=mean.tolist()))
     return draw_curves(curves, title="GPUs in use, averaged over time", x_label="hours", y_label="GPUs", steps=True)
 
 
@@ -257,33 +232,6 @@ def _average(times: Floats, values: Floats, *, columns: int = MOST_POINTS) -> tu
     edges = np.linspace(times[0], times[-1], columns + 1)
     means = np.diff(np.interp(edges, times, area)) / np.maximum(np.diff(edges), 1e-9)
     return edges[:-1], means
-
-
-def draw_sweep(points: Sequence[SweepPoint], *, title: str = "What wrong estimates cost") -> str:
-    """Mean completion time relative to exact estimates: a colour per policy, a dash per kind of error."""
-    exact = {point.policy: point.mean_jct_s for point in points if point.sigma == 0}
-    policies = list(dict.fromkeys(point.policy for point in points))
-    kinds = list(dict.fromkeys(point.error for point in points))
-    curves = []
-    for policy, kind in dict.fromkeys((point.policy, point.error) for point in points):
-        chosen = [point for point in points if (point.policy, point.error) == (policy, kind)]
-        curves.append(
-            Curve(
-                name=f"{policy}, {kind}",
-                x=[point.sigma for point in chosen],
-                y=[100 * (point.mean_jct_s / exact[policy] - 1) for point in chosen],
-                marks=True,
-                color=COLORS[policies.index(policy) % len(COLORS)],
-                dash=DASHES[kinds.index(kind) % len(DASHES)],
-            )
-        )
-    return draw_curves(
-        curves,
-        title=title,
-        x_label="size of the error (standard deviation of the logarithm, or log bias)",
-        y_label="mean JCT, % above exact",
-        from_zero=False,
-    )
 
 
 def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> str:
@@ -310,21 +258,16 @@ def draw_group_waits(cases: Sequence[Case], by: str, names: Sequence[str]) -> st
             told = f"{name}, {group}: {short_s(value * 3600)}"
             body.append(
                 f"<rect x='{left}' y='{y + number * bar_h:.1f}' width='{max(wide, 0.5):.1f}' height='{bar_h - 1}' "
-                f"{_fill(number)}><title>{html.escape(told)}</title></rect>"
+                f"fill='{COLORS[number % len(COLORS)]}'><title>{html.escape(told)}</title></rect>"
                 f"<text x='{left + wide + 4:.1f}' y='{y + number * bar_h + 7.5:.1f}' font-size='8'>{short_s(value * 3600)}</text>"
             )
     bottom = top + len(groups) * block
     across = _legend_columns(names)
     for number, name in enumerate(names):
         x, y = left + (number % across) * (570 // across), bottom + 24 + 16 * (number // across)
-        body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' {_fill(number)}/>")
+        body.append(f"<rect x='{x}' y='{y - 9}' width='12' height='9' fill='{COLORS[number % len(COLORS)]}'/>")
         body.append(f"<text x='{x + 17}' y='{y}' font-size='11'>{html.escape(name)}</text>")
     return _svg(720, bottom + 30 + 16 * -(-len(names) // across), body)
-
-
-def _fill(number: int) -> str:
-    """Where there are more rows than colours, those of the second turn are paler."""
-    return f"fill='{COLORS[number % len(COLORS)]}' fill-opacity='{1 / (1 + number // len(COLORS)):g}'"
 
 
 _STYLE = (
@@ -360,17 +303,6 @@ def format_page(trace: Trace, cases: Sequence[Case]) -> str:
     for by in ("tenant", "size"):
         parts.append(f"<h2>By {by}</h2>{_table(breakdown_rows(cases, by))}")
     return _page(trace.name, parts)
-
-
-def format_sweep_page(trace: Trace, points: Sequence[SweepPoint]) -> str:
-    """One self-contained HTML page about what wrong estimates cost."""
-    title = f"What wrong estimates cost: {trace.name}"
-    parts = [
-        f"<h1>{html.escape(title)}</h1><p>{html.escape(summarize_sweep(points))}</p>",
-        _table(sweep_rows(points)),
-        f"<div class='wide'>{draw_sweep(points, title=title)}</div>",
-    ]
-    return _page(title, parts)
 
 
 def _page(title: str, parts: Sequence[str]) -> str:

@@ -156,6 +156,7 @@ def describe_plan(plan: Parallelism, *, batch_size: int) -> str:
         words.append(f"order {plan.order}{virtual}")
     words.extend([f"ZeRO {plan.zero}"] if plan.zero else [])
     words.extend(["sequence parallel"] if plan.sequence_parallel else [])
+    words.extend([f"embedding tables sharded by {plan.table_sharding}"] if plan.table_sharding else [])
     kept = {"selective-op": "selective", "selective": "selective (attention)"}.get(plan.recompute, plan.recompute)
     words.extend([f"{kept} activation checkpointing"] if plan.recompute != "none" else [])
     words.extend(["optimizer state offloaded"] if plan.offload_optimizer else [])
@@ -196,6 +197,8 @@ def describe_settings(forecast: Forecast) -> str:
     words = [str(settings["precision"])]
     if settings.get("seq"):
         words.append(f"sequences of {settings['seq']:,}")
+    if settings.get("images"):
+        words.append(f"images of {settings['images']}")
     words.append(f"global batch {settings['global_batch']:,}")
     words.append(f"framework {settings['stack']}")
     return ", ".join([*words, *(["compiled"] if settings.get("compiled") else [])])

@@ -128,6 +128,12 @@ def _image_size(graph: Graph) -> str | None:
     return None if latents is None else "x".join(str(LATENT_STRIDE * side) for side in latents.shape[-2:])
 
 
+def describe_images(graph: Graph) -> str | None:
+    """Height and width of the images that a catalogued model is trained on, or whose latents; None of other samples."""
+    images = next((tensor for tensor in graph.tensors if tensor.name == "images"), None)
+    return _image_size(graph) if images is None else "x".join(str(side) for side in images.shape[-2:])
+
+
 def _pose(asked: RegimeOptions, options: WorkloadOptions, load: Load, *, plan: Parallelism) -> Posed:
     if asked.regime in (None, "pretraining", "finetuning"):
         _refuse_unused(asked)

@@ -12,6 +12,7 @@ from traincast.resolve._place import place
 from traincast.resolve._plan import AXES, decode_plan, share_batch, with_replicas
 from traincast.resolve._precision import fit_precision, written_precision
 from traincast.resolve._question import fill_in
+from traincast.resolve._regimes import describe_images
 from traincast.resolve._source import find_length
 from traincast.resolve._stack import choose_stack, say_stack
 from traincast.spec import (
@@ -132,6 +133,7 @@ def describe_settings(
         if is_written
         else read_precision(options.precision, job.stack, sharded=plan.zero == 3),
         "seq": (job.regime.seq if job.regime else None) or find_length(question.source, options),
+        "images": describe_images(job.graph),
         "batch": batch,
         "micro_batches": plan.micro_batches,
         "global_batch": batch * plan.micro_batches * plan.data,

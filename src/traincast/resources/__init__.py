@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         grounds_of,
         load_gpu_activity,
     )
-    from traincast.resources._power import power
-    from traincast.resources._profile import profile_resources, summarize_readings
+    from traincast.resources._profile import group_of, profile_resources, summarize_readings
     from traincast.resources._twelve import Rank, TwelveNetwork, load_twelve, measure_outputs, save_twelve
 
 __getattr__ = load_lazily(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traincast.errors import InvalidInput
-from traincast.resources._power import power
 from traincast.resources._signal import Signal, from_counter, from_gauge, from_pieces, sample, summarize
 from traincast.resources._traffic import SERVED, count_traffic
 from traincast.spec import Activity, Cluster, Device, ResourceProfile, Span, Timeline
@@ -36,7 +35,7 @@ def profile_resources(
             spans,
             timeline.duration_s,
             cluster,
-            device=_device_of(cluster, rank * cluster.num_devices // len(by_rank)),
+            device=cluster.groups[group_of(cluster, rank * cluster.num_devices // len(by_rank))].device,
             window_s=window_s or timeline.duration_s / WINDOWS_PER_STEP,
         )
         for rank, spans in sorted(by_rank.items())
@@ -121,8 +120,6 @@ def _profile_rank(rank: int, spans: Sequence[Span], duration_s: float, cluster: 
         return summarize(seen, num_cycles=seen.duration_s / duration_s, floor=FLOORS[name], cyclic=aligned)
 
     amounts = [_amounts(span, cluster) for span in spans]
-    working_s = sum(span.end_s - span.start_s for span in spans if span.collective is None)
-    watts = device.power_watts
     return ResourceProfile(
         rank=rank,
         step_s=duration_s,
@@ -134,7 +131,7 @@ def _profile_rank(rank: int, spans: Sequence[Span], duration_s: float, cluster: 
         memory_bytes=sum(amount[0] for amount in amounts),
         received_bytes=sum(amount[1] for amount in amounts),
         sent_bytes=sum(amount[2] for amount in amounts),
-        energy_joules=None if watts is None else watts * duration_s * power().draw(working_s / max(duration_s, 1e-12)),
+        energy_joules=None,
     )
 
 
@@ -184,9 +181,10 @@ def _amounts(span: Span, cluster: Cluster) -> tuple[float, float, float]:
     return through_memory, receives * traffic.network_bytes, sends * traffic.network_bytes
 
 
-def _device_of(cluster: Cluster, rank: int) -> Device:
-    for group in cluster.groups:
+def group_of(cluster: Cluster, rank: int) -> int:
+    """The place of the group that a rank runs in."""
+    for place, group in enumerate(cluster.groups):
         if rank < group.num_devices:
-            return group.device
+            return place
         rank -= group.num_devices
-    return cluster.groups[-1].device
+    return len(cluster.groups) - 1

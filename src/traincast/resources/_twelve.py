@@ -2,7 +2,8 @@
 
 Operators, with what their neighbours told them, are pooled by their share of the time; a perceptron that also sees the setting
 (workers, servers, co-location, links, device) gives the step, and for each resource how long its bursts are and how high.
-Pre-trained on simulated steps, then tuned to measured ones (`research/fits/methods`); a new setting moves its last layer.
+Pre-trained on simulated steps, then tuned to measured ones (`research/fits/methods`); runs of a new setting move all layers
+above the graph's.
 """
 
 import json
@@ -55,19 +56,23 @@ class TwelveNetwork:
     """Of each output, on steps whose workload was left out."""
     num_steps: int
 
-    def hidden(self, rank: Rank) -> Array:
-        """What the last layer sees."""
+    def pool(self, rank: Rank) -> Array:
+        """Operators and what their neighbours told them, pooled, beside the setting."""
         found = self.arrays
         rows = np.array([self.classes.get(name, len(self.classes)) for name in rank.classes], dtype=np.intp)
         scaled = np.clip((rank.numbers - found["centre"]) / found["scale"], -CLIP, CLIP)
         state = np.tanh(scaled @ found["enter"] + found["enter_class"][rows])
         pooled = rank.shares @ state
         told = np.clip((rank.setting - found["setting_centre"]) / found["setting_scale"], -CLIP, CLIP)
-        first = np.tanh(np.concatenate([pooled, told]) @ found["mix"] + found["mix_bias"])
-        return np.append(np.tanh(first @ found["second"] + found["second_bias"]), 1.0)
+        return np.concatenate([pooled, told])
+
+    def answer(self, rank: Rank) -> Array:
+        """Of each output, in its own unit."""
+        answered: Array = _answer(self.arrays, self.pool(rank)[None])[2][0]
+        return answered
 
     def predict(self, rank: Rank) -> "TwelveAnswer":
-        raw = dict(zip(OUTPUTS, (self.hidden(rank) @ self.arrays["head"]).tolist(), strict=True))
+        raw = dict(zip(OUTPUTS, self.answer(rank).tolist(), strict=True))
         step_s = rank.guess_s * math.exp(raw["step"])
         values: dict[str, tuple[float, float]] = {}
         ranges: dict[str, tuple[float, float]] = {}
@@ -85,28 +90,55 @@ class TwelveNetwork:
         return TwelveAnswer(step_s=step_s, log_sigma=self.log_sigma["step"], values=values, ranges=ranges)
 
     def adapted(self, ranks: Sequence[Rank], targets: Sequence[Mapping[str, float]]) -> "TwelveNetwork":
-        """With a last layer that few runs of a new setting moved: ridge regression around the pre-trained one, so that an output
-        nobody measured stays. `targets`: by output, in its own unit."""
-        head, wide = self.arrays["head"].copy(), self.log_sigma
-        states = np.array([self.hidden(rank) for rank in ranks])
-        moved = dict(wide)
-        for place, name in enumerate(OUTPUTS):
-            known = [row for row, one in enumerate(targets) if name in one]
-            if not known:
-                continue
-            missed = np.array([targets[row][name] for row in known]) - states[known] @ head[:, place]
-            # What all runs share moves first, then what tells them apart: the constant has the widest prior.
-            prior = np.append(np.full(states.shape[1] - 1, HEAD_PRIOR), CONSTANT_PRIOR) * wide[name] ** 2
-            noise = NOISE_SHARE * wide[name] ** 2
-            gram = (states[known] * prior) @ states[known].T + noise * np.eye(len(known))
-            solved = np.linalg.solve(gram, missed)
-            head[:, place] += prior * (states[known].T @ solved)
-            moved[name] = wide[name] * math.sqrt(max(NOISE_SHARE, 1.0 / (1.0 + len(known))))
-        return replace(self, arrays={**self.arrays, "head": head}, log_sigma=moved, num_steps=len(ranks))
+        """With all layers above the graph's moved by runs of a new setting, so that an output nobody measured moves little.
+        `targets`: by output, in its own unit."""
+        pooled = np.array([self.pool(rank) for rank in ranks])
+        goals = np.array([[target.get(name, math.nan) for name in OUTPUTS] for target in targets])
+        wide = np.array([self.log_sigma[name] for name in OUTPUTS])
+        counts = dict(zip(OUTPUTS, np.isfinite(goals).sum(axis=0).tolist(), strict=True))
+        moved = {
+            name: self.log_sigma[name] * math.sqrt(max(LEAST_VARIANCE, 1.0 / (1.0 + count)))
+            for name, count in counts.items()
+        }
+        arrays = {**self.arrays, **_tune(self.arrays, pooled, goals, wide)}
+        return replace(self, arrays=arrays, log_sigma=moved, num_steps=len(ranks))
 
 
-HEAD_PRIOR, CONSTANT_PRIOR, NOISE_SHARE = 0.05, 1.0, 0.3
-"""Variances beside that of an output over left-out workloads: of a weight of the last layer, of its constant, of one run."""
+LEAST_VARIANCE = 0.3
+"""What is left of the variance of an output over left-out workloads, however many runs were given."""
+TUNED = ("mix", "mix_bias", "second", "second_bias", "head")
+TUNING_STEPS, TUNING_RATE, KEPT = 100, 0.01, 0.1
+"""Of Adam (Kingma and Ba 2015); KEPT pulls each weight back to where it was pre-trained."""
+
+
+def _answer(arrays: Mapping[str, Array], pooled: Array) -> tuple[Array, Array, Array]:
+    """States of both layers, and the outputs, of each row."""
+    first = np.tanh(pooled @ arrays["mix"] + arrays["mix_bias"])
+    second = np.tanh(first @ arrays["second"] + arrays["second_bias"])
+    return first, second, second @ arrays["head"][:-1] + arrays["head"][-1]
+
+
+def _tune(start: Mapping[str, Array], pooled: Array, goals: Array, wide: Array) -> dict[str, Array]:
+    """The layers after gradient descent on what was measured, in units of `wide`; beyond one an error counts linearly."""
+    found = {name: start[name].copy() for name in TUNED}
+    mean, square = ({name: np.zeros_like(start[name]) for name in TUNED} for _ in range(2))
+    known, truth = np.isfinite(goals), np.nan_to_num(goals)
+    for step in range(1, TUNING_STEPS + 1):
+        first, second, said = _answer(found, pooled)
+        out = np.where(known, np.clip((said - truth) / wide, -1.0, 1.0), 0.0) / wide / len(pooled)
+        inner = (out @ found["head"][:-1].T) * (1 - second**2)
+        outer = (inner @ found["second"].T) * (1 - first**2)
+        slopes = {
+            "head": np.vstack([second.T @ out, out.sum(axis=0)]), "second": first.T @ inner,
+            "second_bias": inner.sum(axis=0), "mix": pooled.T @ outer, "mix_bias": outer.sum(axis=0),
+        }  # fmt: skip
+        for name, slope in slopes.items():
+            pulled = slope + KEPT * (found[name] - start[name])
+            mean[name] = 0.9 * mean[name] + 0.1 * pulled
+            square[name] = 0.99 * square[name] + 0.01 * pulled**2
+            steady = np.sqrt(square[name] / (1 - 0.99**step)) + 1e-8
+            found[name] = found[name] - TUNING_RATE * mean[name] / (1 - 0.9**step) / steady
+    return found
 
 
 @noun

@@ -37,17 +37,14 @@ if TYPE_CHECKING:
     from traincast.schedule._questions import Start, find_nodes, match_types, parse_goal, plan_nodes, predict_start
     from traincast.schedule._simulator import simulate_cluster
     from traincast.schedule._slurm.site import read_sinfo, read_site
-    from traincast.schedule._speeds import PerfModel, TypeSpeeds, forecast_jobs, parse_type_speeds, read_speeds
+    from traincast.schedule._speeds import PerfModel, TypeSpeeds, forecast_jobs, parse_type_speeds
     from traincast.schedule._study import (
         Setting,
-        SweepPoint,
         check_policies,
-        event_columns,
         job_columns,
         parse_fleet,
         parse_quotas,
         run_policy,
-        sweep_errors,
     )
     from traincast.schedule._traces import FORMATS, Trace, read_trace, write_columns
 

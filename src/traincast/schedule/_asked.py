@@ -57,7 +57,6 @@ class Asker:
             self._divide(self._rounds, now)
             floor.wake_s = self._tick_s
             return
-        before = floor.run[0].version
         if isinstance(self._line, ServingLine):
             self._line.serve(now)
         elif self._books and self._line is not None:
@@ -66,22 +65,13 @@ class Asker:
             self.order_anew(now)
             if floor.run[0].waiting > 0:
                 loop.find_look(floor.run[0])(floor, now)
-        floor.wake_s = self._find_wake_s(now, changed=floor.run[0].version != before)
+        floor.wake_s = self._find_wake_s(now)
 
-    def _find_wake_s(self, now: float, *, changed: bool) -> float:
+    def _find_wake_s(self, now: float) -> float:
         wake_s = BIG if self._line is None else self._line.wakeup_s(now)
         if self.plan is not None:
             wake_s = min(wake_s, self.plan.wakeup_s(now))
-        if wake_s <= now:
-            wake_s = math.nextafter(now, math.inf)
-        recheck_s = self._floor.compat.recheck_s
-        if recheck_s is not None and (changed or self._arrived_now(now)):
-            wake_s = min(wake_s, now + recheck_s)
-        return wake_s
-
-    def _arrived_now(self, now: float) -> bool:
-        cursor = self._floor.run[0].cursor
-        return bool(cursor > 0 and self._floor.submit_s[cursor - 1] == now)
+        return math.nextafter(now, math.inf) if wake_s <= now else wake_s
 
     def order_anew(self, now: float) -> None:
         """The lines and the order of running jobs, by the order that the policy says."""

@@ -44,9 +44,7 @@ def know(name: str, jobs: JobTable, forecast: Estimator | None) -> Estimator:
         raise UnknownName("kind of knowledge", name, KNOWLEDGE, plural="kinds of knowledge")
     if name == "forecast":
         if forecast is None:
-            raise InvalidInput(
-                "--knows forecast needs forecasts: name workloads in the trace and pass --forecasts or --speeds"
-            )
+            raise InvalidInput("--knows forecast needs forecasts: name workloads in the trace and pass --forecasts")
         return forecast
     if name == "limit":
         Limits().start(jobs)

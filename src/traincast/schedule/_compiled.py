@@ -25,7 +25,7 @@ SPAN = np.dtype([(name, np.int64) for name in ("first", "last", "width", "words"
 MAP = ("free", "room", "hist", "bits", "pool_of", "pools")
 """The fields of a `NodeMap` that the loop reads."""
 STATE = (
-    *("job", "kind", "line", "run", "kind_pool", "kind_usable", "kind_rate", "nodes", "later", "limits", "event_keys"),
+    *("job", "kind", "line", "run", "kind_pool", "kind_rate", "nodes", "later", "limits", "event_keys"),
     *("event_tokens", "wait_keys", "wait_jobs", "run_keys", "run_jobs", "tree", "leaf_job", "part_node", "part_gpus"),
     *("part_next", "chosen", "losers", "spot_node", "spot_gpus", "kept_node", "kept_gpus", "hidden", "gain", "cleared"),
     *("levels", "quota", "pool_s"),
@@ -126,7 +126,6 @@ def lay_out(layout: Layout) -> tuple[Any, dict[str, Any]]:
         line=layout.lines.astype(LINE),
         run=np.array([layout.run_row()], dtype=RUN),
         kind_pool=np.array([*kinds.pools, 0], dtype=np.int64),
-        kind_usable=np.array([*kinds.usable, 0], dtype=np.int64),
         kind_rate=np.array([*kinds.rates, 1.0]),
         nodes=_lay_map(nodes),
         later=_lay_map(nodes),

@@ -38,7 +38,6 @@ class Floor:
         self.job = layout.job_records()
         self.kind, self.line, self.run = layout.kind_records(), layout.line_records(), [layout.run_record()]
         self.kind_pool, self.kind_rate = layout.kinds.pools, layout.kinds.rates
-        self.kind_usable: list[int] = layout.kinds.usable
         self.limits = list(rule.limits)
         self.events: list[tuple[float, int]] = []
         self.run_keys: list[Any] = []
@@ -53,8 +52,6 @@ class Floor:
         self.rejected: dict[int, str] = {job: layout.refusal(job) for job in layout.impossible}
         self.killed: set[int] = set()
         self.later = self.nodes.copy()
-        self.kept_beside: dict[int, tuple[float, float]] = {}
-        self.hidden_beside: dict[int, tuple[float, ...]] = {}
         self._hook(count, given)
 
     def _lay_room(self, count: int) -> None:
@@ -80,7 +77,7 @@ class Floor:
         for child, before in parents.items():
             for parent in before:
                 self.children.setdefault(parent, []).append(child)
-        self.asks = self.rule.asks or given.compat.recheck_s is not None
+        self.asks = self.rule.asks
         self.links = None if given.network is None else LinkSharing(given.network, given.fleet)
         self.hooked = bool(
             self.asks or parents or given.network or given.failures or given.record or self.learns
@@ -97,10 +94,10 @@ class Floor:
         self.logged: list[tuple[int, float, float, Placement]] = []
         self.membership = 0
         if given.failures is not None:
-            self.danger = Danger(given.failures, self.nodes.rack_of)
+            self.danger = Danger(given.failures, len(self.nodes.free))
             self.hazard_s = self.danger.next_s
         self.asker: Any = None
-        if self.rule.asks or self.asks:
+        if self.asks:
             from traincast.schedule._asked import Asker
 
             self.asker = Asker(self)
@@ -208,12 +205,10 @@ class Floor:
 
     # Nodes by a rule of placement.
 
-    def find_on(self, nodes: NodeMap, job: int) -> Placement:
+    def find_on(self, nodes: NodeMap, job: int, pools: Sequence[int] | None = None) -> Placement:
         """A place on these nodes in the first pool, fastest first, that has one; empty if there is none."""
         gpus = self.num_gpus[job]
-        if nodes.per_gpu:
-            nodes = nodes.seen_by(job)
-        for pool in self.pools(job):
+        for pool in self.pools(job) if pools is None else pools:
             placement = self.placer.place(nodes, gpus, pool) if gpus <= nodes.room[pool] else None
             if placement and (self.same_speed or self.rate_of(job, placement) > 0):
                 return placement
@@ -223,7 +218,7 @@ class Floor:
         return self.find_on(self.nodes, job) or None
 
     def take_placement(self, job: int, placement: Placement) -> None:
-        self.nodes.take(placement, job)
+        self.nodes.take(placement)
         for node, count in reversed(placement):
             loop.add_part(self, job, node, count)
 
@@ -240,37 +235,12 @@ class Floor:
         self.run_jobs.sort(key=lambda job: (self.job[job].position, job))
         self.run_keys[:] = [self.job[job].position for job in self.run_jobs]
 
-    def keep_placement(self, later: NodeMap, job: int, placement: Placement) -> None:
-        """What a reserved job leaves of its nodes: GPUs, CPUs and memory."""
-        later.take(placement, job)
+    def keep_placement(self, later: NodeMap, placement: Placement) -> None:
+        """What a reserved job leaves of its nodes."""
+        later.take(placement)
         self.run[0].spots = len(placement)
-        self.kept_beside = {node: (later.free_cpus[node], later.free_memory[node]) for node, _ in placement}
         for spot, (node, _) in enumerate(placement):
             self.kept_node[spot], self.kept_gpus[spot] = node, later.free[node]
-
-    def hide_beside(self) -> None:
-        nodes = self.nodes
-        self.hidden_beside = {}
-        for node, (cpus, memory) in self.kept_beside.items() if nodes.per_gpu else ():
-            less = max(nodes.free_cpus[node] - cpus, 0.0), max(nodes.free_memory[node] - memory, 0.0)
-            self.hidden_beside[node] = tuple(0.0 if math.isnan(part) else part for part in less)
-            self._count_beside(node, -1)
-
-    def show_beside(self) -> None:
-        for node in self.hidden_beside:
-            self._count_beside(node, 1)
-
-    def _count_beside(self, node: int, sign: int) -> None:
-        cpus, memory = self.hidden_beside[node]
-        self.nodes.free_cpus[node] += sign * cpus
-        self.nodes.free_memory[node] += sign * memory
-
-    def use_beside(self, job: int) -> None:
-        cpus, memory = self.nodes.per_gpu.get(job, (0.0, 0.0))
-        for node, count in self.where(job):
-            if node in self.kept_beside:
-                kept = self.kept_beside[node]
-                self.kept_beside[node] = (kept[0] - cpus * count, kept[1] - memory * count)
 
     # What the loop tells.
 
@@ -438,7 +408,7 @@ class Floor:
     # Failures.
 
     def meet_hazards(self, now: float) -> None:
-        """Nodes that fail, or whose whole rack does, and nodes that are repaired; reservations are made anew."""
+        """Nodes that fail and nodes that are repaired; reservations are made anew."""
         danger = self.danger
         if danger is None:
             return
@@ -447,10 +417,10 @@ class Floor:
             run.reserved = -1
             run.version += 1
             self.membership += 1
-            broken, mended = danger.meet(now)
-            for node in broken:
+            node, breaks = danger.meet(now)
+            if breaks:
                 self._break_node(node, now)
-            for node in mended:
+            else:
                 self.nodes.repair(node)
         self.hazard_s = danger.next_s
 
@@ -505,6 +475,4 @@ class Floor:
 def check_durations(jobs: JobTable) -> None:
     if np.isnan(jobs.duration_s).any():
         job = int(np.flatnonzero(np.isnan(jobs.duration_s))[0])
-        raise InvalidInput(
-            f"job {jobs.job_ids[job]} has no duration; forecast its workload (--forecasts) or give measured speeds (--speeds)"
-        )
+        raise InvalidInput(f"job {jobs.job_ids[job]} has no duration; name its workload and pass --forecasts")

@@ -53,10 +53,7 @@ COLUMNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gpu_type": (WORD, ("gpu_type", "device")),
     "user": (WORD, ("user", "user_name")),
     "tenant": (WORD, ("tenant", "vc", "team", "account", "type", "cluster")),
-    **{
-        name: (WORD, (name,))
-        for name in ("partition", "qos", "dependency", "reservation", "constraint", "comment", "state")
-    },
+    **{name: (WORD, (name,)) for name in ("partition", "qos", "dependency", "constraint", "comment", "state")},
 }
 """Fields of a job, how their cells are read, and the columns that logs of this field call them by."""
 NEEDED = ("submit", "gpus", "seconds")

@@ -1,7 +1,7 @@
 """What costs a job time besides its work: preemption, checkpoints, node failures and repairs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -52,18 +52,13 @@ start again after a failure, half a minute to change the number of GPUs."""
 
 
 class FailureModel(Protocol):
-    """Times between failures and to repair; `rack_share` of failures take the whole rack down."""
-
-    @property
-    def rack_share(self) -> float: ...
+    """Times between failures and to repair."""
 
     def up_s(self, node: int, count: int) -> float:
         """How long this node works before its failure number `count`."""
         ...
 
     def repair_s(self, node: int, count: int) -> float: ...
-
-    def takes_rack(self, node: int, count: int) -> bool: ...
 
 
 @noun
@@ -73,12 +68,11 @@ class WeibullFailures:
     mean_up_s: float
     mean_repair_s: float
     shape: float = 1.0
-    rack_share: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.mean_up_s <= 0 or self.mean_repair_s < 0 or self.shape <= 0 or not 0 <= self.rack_share <= 1:
-            raise InvalidInput("failures need mean_up_s > 0, mean_repair_s >= 0, shape > 0 and rack_share within 0..1")
+        if self.mean_up_s <= 0 or self.mean_repair_s < 0 or self.shape <= 0:
+            raise InvalidInput("failures need mean_up_s > 0, mean_repair_s >= 0 and shape > 0")
 
     def _draw(self, node: int, count: int, stream: int) -> float:
         """A number within 0..1 that depends on nothing but its coordinates: SplitMix64 (Steele et al., 2014) of their sum."""
@@ -91,9 +85,6 @@ class WeibullFailures:
 
     def repair_s(self, node: int, count: int) -> float:
         return -math.log1p(-self._draw(node, count, 1)) * self.mean_repair_s
-
-    def takes_rack(self, node: int, count: int) -> bool:
-        return self._draw(node, count, 2) < self.rack_share
 
 
 def _mix(word: int) -> int:
@@ -111,35 +102,23 @@ GIVEN_UP = f"failed {MOST_FAILURES} times before its end; checkpoints more often
 class Danger:
     """The next failure or repair of every node."""
 
-    def __init__(self, failures: FailureModel, rack_of: Sequence[int]) -> None:
-        self._failures, self._rack_of = failures, rack_of
-        self._count, self._down = [0] * len(rack_of), [False] * len(rack_of)
-        self._events = [(failures.up_s(node, 0), node) for node in range(len(rack_of))]
+    def __init__(self, failures: FailureModel, num_nodes: int) -> None:
+        self._failures, self._count = failures, [0] * num_nodes
+        self._events = [(failures.up_s(node, 0), node) for node in range(num_nodes)]
         heapify(self._events)
 
     @property
     def next_s(self) -> float:
         return self._events[0][0] if self._events else BIG
 
-    def meet(self, now: float) -> tuple[list[int], list[int]]:
-        """The nodes that break and those that are mended by the next event; a rack may go down as a whole."""
+    def meet(self, now: float) -> tuple[int, bool]:
+        """The node of the next event, and whether it breaks or is mended."""
         _, token = heappop(self._events)
         failures, num_nodes = self._failures, len(self._count)
-        if token >= num_nodes:
-            node = token - num_nodes
-            self._down[node] = False
+        node = token % num_nodes
+        if token < num_nodes:
+            heappush(self._events, (now + failures.repair_s(node, self._count[node]), num_nodes + node))
+        else:
             self._count[node] += 1
             heappush(self._events, (now + failures.up_s(node, self._count[node]), node))
-            return [], [node]
-        broken = [token]
-        if failures.rack_share > 0 and failures.takes_rack(token, self._count[token]):
-            rack = self._rack_of[token]
-            broken = [node for node in range(num_nodes) if self._rack_of[node] == rack and not self._down[node]]
-            # A node that goes down with its rack does not fail by itself before it is repaired.
-            gone = set(broken)
-            self._events = [event for event in self._events if event[1] not in gone]
-            heapify(self._events)
-        for node in broken:
-            self._down[node] = True
-            heappush(self._events, (now + failures.repair_s(node, self._count[node]), num_nodes + node))
-        return broken, []
+        return node, token < num_nodes

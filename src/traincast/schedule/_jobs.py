@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput, UnknownName
-from traincast.spec import Fleet, Request, Schedule
+from traincast.spec import Request, Schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,7 +40,6 @@ NAMES: Mapping[str, str] = {
     "partitions": "partition",
     "qos": "qos",
     "dependencies": "dependency",
-    "reservations": "reservation",
     "constraints": "constraint",
 }
 """Columns of names, with the field of a request."""
@@ -90,7 +89,6 @@ class JobTable:
     partitions: Sequence[str | None]
     qos: Sequence[str | None]
     dependencies: Sequence[str | None]
-    reservations: Sequence[str | None]
     constraints: Sequence[str | None]
 
     def __len__(self) -> int:
@@ -215,36 +213,6 @@ class JobTable:
             tenants=self.tenants,
             **became,
         )
-
-
-def find_per_gpu(jobs: JobTable, fleet: Fleet) -> dict[int, tuple[float, float]]:
-    """CPUs and bytes beside each GPU of a job, where both it and a pool state them."""
-    cpus, memory = find_beside(jobs, fleet)
-    asking = np.flatnonzero((cpus > 0) | (memory > 0)).tolist()
-    return dict(zip(asking, zip(cpus[asking].tolist(), memory[asking].tolist(), strict=True), strict=True))
-
-
-def find_beside(jobs: JobTable, fleet: Fleet) -> tuple[Floats, Floats]:
-    """The same as columns, 0 where nothing is asked for or nothing can run out; both empty if that is so for all jobs."""
-    count_cpus = any(pool.cpus_per_node is not None for pool in fleet.pools)
-    count_memory = any(pool.memory_bytes_per_node is not None for pool in fleet.pools)
-    if not count_cpus and not count_memory:
-        return np.zeros(0), np.zeros(0)
-    cpus = np.nan_to_num(jobs.num_cpus / jobs.num_gpus) * count_cpus
-    memory = np.nan_to_num(jobs.memory_bytes / jobs.num_gpus) * count_memory
-    # Where nobody asks for more beside a GPU than its share of a node, GPUs are used up first and nothing else need be counted.
-    widths = [pool.gpus_per_node for pool in fleet.pools]
-    if not _may_lack(cpus, [pool.cpus_per_node for pool in fleet.pools], widths):
-        cpus[:] = 0.0
-    if not _may_lack(memory, [pool.memory_bytes_per_node for pool in fleet.pools], widths):
-        memory[:] = 0.0
-    return (cpus, memory) if cpus.any() or memory.any() else (np.zeros(0), np.zeros(0))
-
-
-def _may_lack(per_gpu: Floats, sizes: Sequence[float | None], widths: Sequence[int]) -> bool:
-    """Whether a node could run out of this before it runs out of GPUs."""
-    most = float(per_gpu.max(initial=0.0))
-    return any(size is not None and most * width > size * (1 + 1e-9) for size, width in zip(sizes, widths, strict=True))
 
 
 def _find_rows(job_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:

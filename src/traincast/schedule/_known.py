@@ -120,7 +120,6 @@ RULES: dict[str, _Rule] = {
     "--bias": _Rule(trait="scale", why="compares estimates with nothing but each other, if it asks for them at all"),
     "--plan-with": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--knows": _Rule(trait="estimates", why="never asks how long a job takes"),
-    "--error-sweep": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--preempt-cost": _Rule(trait="stops", why="never stops a running job"),
     "--resize-cost": _Rule(trait="resizes", why="never changes the number of GPUs of a running job"),
     "--queues": _Rule(trait="queues", why="knows no queues of Kubernetes"),

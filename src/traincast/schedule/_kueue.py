@@ -86,14 +86,14 @@ class KueueLine(ServingLine):
         freed: list[int] = []
         fits = False
         for victim in victims:
-            nodes.give(self._floor.where(victim), victim)
+            nodes.give(self._floor.where(victim))
             self._used[self._name(victim)] -= self._floor.held[victim]
             freed.append(victim)
             fits = allowed() and self._floor.find(job) is not None
             if fits:
                 break
         for victim in freed:
-            nodes.take(self._floor.where(victim), victim)
+            nodes.take(self._floor.where(victim))
             self._used[self._name(victim)] += self._floor.held[victim]
         for victim in freed if fits else ():
             self._floor.preempt(victim, now_s)

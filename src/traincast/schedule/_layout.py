@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traincast.errors import InvalidInput
 from traincast.schedule._estimators import Beliefs, Fixed
-from traincast.schedule._jobs import Floats, Ints, JobTable, find_per_gpu
+from traincast.schedule._jobs import Floats, Ints, JobTable
 from traincast.schedule._loop import ASKED, BY_REMAINING, BY_SERVICE, EASY, FUTURE, HEAD, REJECTED
 from traincast.schedule._placement import CONSOLIDATED, NODE, NodeMap
 from traincast.schedule._protocols import Conditions
@@ -59,15 +59,13 @@ Line = _make_record("Line", LINE.names, ("heap",))  # type: ignore[arg-type]
 
 @dataclass(slots=True, kw_only=True)
 class Kinds:
-    """Kinds of jobs, and beside each pool of a kind, the fastest first, the GPUs of an empty node that it can use and its
-    rate."""
+    """Kinds of jobs, and beside each pool of a kind, the fastest first, its rate."""
 
     of_job: Ints
     gpus: list[float]
     cost: list[float]
     first: list[int]
     pools: list[int]
-    usable: list[int]
     rates: list[float]
     widest: list[int]
     same_speed: bool
@@ -76,13 +74,13 @@ class Kinds:
         return tuple(self.pools[self.first[kind] : self.first[kind + 1]])
 
 
-def is_placed(jobs: JobTable, rule: Rule, given: Conditions) -> bool:
-    """Whether nodes are found by Python objects: a rule of placement of another kind, CPUs and memory that can
-    run out, speeds that depend on the place, or a policy that places jobs itself."""
+def is_placed(rule: Rule, given: Conditions) -> bool:
+    """Whether nodes are found by Python objects: a rule of placement of another kind, speeds that depend on the place, or a
+    policy that places jobs itself."""
     if rule.fit == ASKED:
         return True
     plain = given.placer is CONSOLIDATED or given.placer.name == "count"
-    return not (plain and isinstance(given.perf, (SameSpeed, TypeSpeeds))) or bool(find_per_gpu(jobs, given.fleet))
+    return not (plain and isinstance(given.perf, (SameSpeed, TypeSpeeds)))
 
 
 class Layout:
@@ -92,15 +90,11 @@ class Layout:
         self.jobs, self.rule, self.given = jobs, rule, given
         by_count = given.placer.name == "count"
         self.nodes = NodeMap(given.fleet, by_count=by_count)
-        self.nodes.per_gpu = find_per_gpu(jobs, given.fleet)
-        if by_count and (self.nodes.per_gpu or given.failures is not None or given.network is not None):
-            raise InvalidInput(
-                "failures, networks, CPUs and memory act on nodes: use the placement consolidated, spread or topology"
-            )
-        self.placed = is_placed(jobs, rule, given)
+        if by_count and (given.failures is not None or given.network is not None):
+            raise InvalidInput("failures and networks act on nodes: use the placement consolidated, spread or topology")
+        self.placed = is_placed(rule, given)
+        self.counted = by_count or all(pool.num_nodes <= 1 for pool in given.fleet.pools)
         self.kinds = self._find_kinds(by_kind=is_by_kind(given.perf))
-        one_node = all(pool.num_nodes <= 1 for pool in given.fleet.pools)
-        self.counted = (by_count or one_node) and not self.nodes.per_gpu
         self.impossible = (
             np.flatnonzero(np.diff(self.kinds.first)[self.kinds.of_job] == 0).tolist() if len(jobs) else []
         )
@@ -114,11 +108,9 @@ class Layout:
             codes.append(number(jobs.gpu_types))
         if not isinstance(given.perf, SameSpeed):
             codes.append(number(jobs.workloads) if by_kind else np.arange(len(jobs)))
-        if self.nodes.per_gpu:
-            codes.append(number(self.nodes.per_gpu.get(job) for job in range(len(jobs))))
         of_job: Any = combine(codes).astype(np.int32)
         found = Kinds(
-            of_job=of_job, gpus=[], cost=[], first=[0], pools=[], usable=[], rates=[], widest=[],
+            of_job=of_job, gpus=[], cost=[], first=[0], pools=[], rates=[], widest=[],
             same_speed=isinstance(given.perf, SameSpeed),
         )  # fmt: skip
         firsts = np.zeros(int(of_job.max(initial=-1)) + 1, dtype=np.int64)
@@ -136,20 +128,19 @@ class Layout:
         for index, pool in enumerate(pools):
             if not pool.num_nodes or (wanted is not None and len(pools) > 1 and pool.device != wanted):
                 continue
-            width = nodes.width_for(job, index)
+            width = nodes.width[index]
             if gpus > width * len(nodes.nodes_in_pool[index]):
                 continue
             rate = given.perf.rate(job, index, gpus, NODE if gpus <= width else 1)
             if rate > 0:
-                entries.append((-rate, index, width))
-        for minus, index, width in sorted(entries):
+                entries.append((-rate, index))
+        for minus, index in sorted(entries):
             found.pools.append(index)
-            found.usable.append(width)
             found.rates.append(-minus * given.overheads.useful_share)
         found.first.append(len(found.pools))
         found.gpus.append(int(gpus))
         found.cost.append(given.overheads.preemption_s(gpus))
-        found.widest.append(max((nodes.width_for(job, pool) for pool in range(len(pools))), default=0))
+        found.widest.append(max(nodes.width, default=0))
 
     def _lay_lines(self) -> None:
         """One line for all where the first job that does not fit blocks the rest, else one for every kind. Where later jobs
@@ -215,7 +206,7 @@ class Layout:
             "order": rule.order,
             "moving": int(rule.order == BY_SERVICE or (rule.order == BY_REMAINING and not steady)),
             "by_gpu": rule.by_gpu,
-            "counted": int(self.counted or given.compat.keep_quota),
+            "counted": int(self.counted),
             "one_by_one": int(not given.compat.coalesce),
             "num_jobs": len(self.jobs),
             "reserved": -1,
@@ -229,9 +220,8 @@ class Layout:
         return Run(*self.run_row())
 
     def refusal(self, job: int) -> str:
-        beside = " with their CPUs and memory" if job in self.nodes.per_gpu else ""
         return (
-            f"needs {self.jobs.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}{beside}, "
+            f"needs {self.jobs.num_gpus[job]:g} GPUs of type {self.jobs.gpu_types[job] or 'any'}, "
             "which no pool of this fleet can ever give"
         )
 

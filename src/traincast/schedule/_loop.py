@@ -144,7 +144,7 @@ def add_part(s: Any, job: int, node: int, gpus: Any) -> None:
 def give(s: Any, m: Any, job: int) -> None:
     """Give a job's nodes back to a map."""
     if OBJECTS and s.placed:
-        m.give(s.where(job), job)
+        m.give(s.where(job))
         return
     part = s.job[job].head
     while part >= 0:
@@ -155,7 +155,7 @@ def give(s: Any, m: Any, job: int) -> None:
 def retake(s: Any, m: Any, job: int) -> None:
     """Take the very same nodes again."""
     if OBJECTS and s.placed:
-        m.take(s.where(job), job)
+        m.take(s.where(job))
         return
     part = s.job[job].head
     while part >= 0:
@@ -367,6 +367,12 @@ def first_line(s: Any) -> int:
                 best = at
                 rank = s.job[line.top].rank
         return best
+    if OBJECTS:
+        first = None
+        for at, line in enumerate(s.line):
+            if line.dead == 0 and line.size > 0 and (first is None or line.heap[0] < first):
+                best, first = at, line.heap[0]
+        return best
     for at in range(len(s.line)):
         line = s.line[at]
         if line.dead > 0 or line.size == 0:
@@ -506,6 +512,23 @@ def is_ahead(s: Any, key: Any, job: int, spot: int, now: float) -> bool:
     run = s.run[0]
     other = s.run_keys[spot] - now if run.order == BY_REMAINING and run.moving == 0 else s.run_keys[spot]
     return key < other or (key == other and job < s.run_jobs[spot])
+
+
+def first_behind(s: Any, key: Any, job: int, now: float) -> int:
+    """The place in line of the first running job that a waiting one stands before."""
+    run, keys, jobs = s.run[0], s.run_keys, s.run_jobs
+    shift = now if run.order == BY_REMAINING and run.moving == 0 else 0.0
+    low, high = 0, run.running
+    if high > 0 and keys[high - 1] - shift < key:  # most often nobody has to make way
+        return high
+    while low < high:
+        middle = (low + high) >> 1
+        other = keys[middle] - shift
+        if key < other or (key == other and job < jobs[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 # Starting, stopping, ending.
@@ -769,7 +792,7 @@ def reserve(s: Any, job: int, now: float) -> None:
         if place:
             run.reserved_s = when
             if OBJECTS and s.placed:
-                s.keep_placement(m, job, place)
+                s.keep_placement(m, place)
                 return
             run.spots = take_nodes(s, m, s.kind_pool[place - 1], s.kind[s.job[job].kind].gpus)
             for spot in range(run.spots):
@@ -795,8 +818,6 @@ def copy_column(column: Any, other: Any) -> None:
 
 def hide(s: Any) -> None:
     """Put what is free now but not when the reservation begins out of sight."""
-    if OBJECTS and s.placed:
-        s.hide_beside()
     for spot in range(s.run[0].spots):
         node = s.kept_node[spot]
         s.hidden[spot] = max(s.nodes.free[node] - max(s.kept_gpus[spot], 0), 0)
@@ -805,8 +826,6 @@ def hide(s: Any) -> None:
 
 
 def show(s: Any) -> None:
-    if OBJECTS and s.placed:
-        s.show_beside()
     for spot in range(s.run[0].spots):
         if s.hidden[spot] > 0:
             change(s.nodes, s.kept_node[spot], s.hidden[spot])
@@ -822,8 +841,6 @@ def find_beside(s: Any, job: int) -> Any:
 
 def use_spare(s: Any, job: int) -> None:
     """A job beside the reservation holds some of what that leaves."""
-    if OBJECTS and s.placed:
-        s.use_beside(job)
     part = s.job[job].head
     while part >= 0:
         for spot in range(s.run[0].spots):
@@ -951,11 +968,12 @@ def next_by_count(s: Any, now: float) -> Any:
         job = top_of(s, at)
         key = top_key(s, at)
         kind = s.kind[s.job[job].kind]
+        least = first_behind(s, key, job, now)
         for entry in range(kind.first, kind.last):
             pool = s.kind_pool[entry]
             free = s.nodes.room[pool]
             spot = s.run[0].running - 1
-            while free < kind.gpus and spot >= 0 and is_ahead(s, key, job, spot, now):
+            while free < kind.gpus and spot >= least:
                 if one_pool or pool_of_job(s, s.run_jobs[spot]) == pool:
                     free += s.job[s.run_jobs[spot]].gpus
                 spot -= 1
@@ -1006,9 +1024,10 @@ def find_last(s: Any, job: int, now: float) -> int:
     need = s.kind[s.job[job].kind].gpus
     key = top_key(s, s.job[job].line)
     stop = s.run[0].running
+    least = first_behind(s, key, job, now)
     spot = stop
     freed = 0
-    while spot > 0 and freed < DISTURB * need and is_ahead(s, key, job, spot - 1, now):
+    while spot > least and freed < DISTURB * need:
         spot -= 1
         freed += s.job[s.run_jobs[spot]].gpus
     for at in range(stop - spot):
@@ -1023,18 +1042,17 @@ def find_in_the_way(s: Any, job: int, now: float) -> int:
     key = top_key(s, s.job[job].line)
     part_node, part_gpus, part_next, gain, jobs = s.part_node, s.part_gpus, s.part_next, s.gain, s.run_jobs
     stop = s.run[0].running
-    spot = stop
-    while spot > 0 and is_ahead(s, key, job, spot - 1, now):
-        spot -= 1
-        part = s.job[jobs[spot]].head
+    spot = first_behind(s, key, job, now)
+    for at in range(spot, stop):
+        part = s.job[jobs[at]].head
         while part >= 0:
             gain[part_node[part]] += part_gpus[part]
             part = part_next[part]
     losers = 0
     for entry in range(kind.first, kind.last):
         pool = s.kind_pool[entry]
-        usable = max(s.kind_usable[entry], 1)
-        if mark_cleared(s, pool, (kind.gpus + usable - 1) // usable):
+        width = s.nodes.pools[pool].width
+        if mark_cleared(s, pool, (kind.gpus + width - 1) // width):
             losers = gather_cleared(s, spot)
             for node in range(s.nodes.pools[pool].first, s.nodes.pools[pool].last):
                 s.cleared[node] = 0

@@ -1,7 +1,6 @@
 """Which GPUs a job gets: the free GPUs of every node, and the rules that pick among them."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +10,6 @@ from traincast.spec import Fleet
 
 Placement = tuple[tuple[int, float], ...]
 NODE, RACK, SPINE = 0, 1, 2
-_ROUNDING = 1e-6
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,8 +30,7 @@ class Span:
 
 class NodeMap:
     """Free whole GPUs per node (`free`), per pool (`room`), and bitmaps of nodes by number free; `_loop.change` keeps them
-    in step. CPUs and memory of nodes count for owners that have an entry in `per_gpu`: CPUs and bytes that go with each of
-    their GPUs."""
+    in step."""
 
     def __init__(self, fleet: Fleet, *, by_count: bool = False) -> None:
         self.fleet = fleet
@@ -50,9 +47,6 @@ class NodeMap:
         self.hist: list[int] = []
         self.width: list[int] = []
         self.down: set[int] = set()
-        self.per_gpu: Mapping[int, tuple[float, float]] = {}
-        self.free_cpus: list[float] = []
-        self.free_memory: list[float] = []
         for index, pool in enumerate(fleet.pools):
             num_nodes, width = (1, pool.num_gpus) if by_count else (pool.num_nodes, pool.gpus_per_node)
             if not pool.num_nodes:
@@ -60,9 +54,6 @@ class NodeMap:
             first = len(self.free)
             self.free += [width] * num_nodes
             self.size += [width] * num_nodes
-            self.free_cpus += [math.inf if pool.cpus_per_node is None else float(pool.cpus_per_node)] * num_nodes
-            memory = math.inf if pool.memory_bytes_per_node is None else pool.memory_bytes_per_node
-            self.free_memory += [memory] * num_nodes
             self.pool_of += [index] * num_nodes
             per_rack = fleet.nodes_per_rack or max(num_nodes, 1)
             offset = (self.rack_of[-1] + 1) if self.rack_of and fleet.nodes_per_rack else 0
@@ -107,65 +98,22 @@ class NodeMap:
         twin.up_in_pool = list(self.up_in_pool)
         twin.bits, twin.hist = list(self.bits), list(self.hist)
         twin.down = set(self.down)
-        if self.per_gpu:
-            twin.free_cpus, twin.free_memory = list(self.free_cpus), list(self.free_memory)
         return twin
 
-    def usable(self, owner: int, node: int, *, cpus: float, memory: float) -> int:
-        """GPUs of a node for which so many CPUs and so much memory are enough."""
-        per_cpu, per_byte = self.per_gpu[owner]
-        most = self.size[node]
-        if per_cpu > 0 and cpus < per_cpu * most:
-            most = int(cpus / per_cpu + _ROUNDING)
-        if per_byte > 0 and memory < per_byte * most:
-            most = int(memory / per_byte + _ROUNDING)
-        return most
-
-    def width_for(self, owner: int, pool: int) -> int:
-        """GPUs that an owner can use of an empty node."""
-        kind = self.fleet.pools[pool]
-        if self.by_count or owner not in self.per_gpu or not kind.num_nodes:
-            return self.width[pool]
-        cpus = math.inf if kind.cpus_per_node is None else float(kind.cpus_per_node)
-        memory = math.inf if kind.memory_bytes_per_node is None else kind.memory_bytes_per_node
-        return self.usable(owner, self.nodes_in_pool[pool].start, cpus=cpus, memory=memory)
-
-    def seen_by(self, owner: int) -> "NodeMap":
-        """The same nodes with the GPUs that are free for this owner, whose CPUs and memory must be free as well."""
-        if owner not in self.per_gpu:
-            return self
-        usable = [
-            self.usable(owner, node, cpus=cpus, memory=memory)
-            for node, (cpus, memory) in enumerate(zip(self.free_cpus, self.free_memory, strict=True))
-        ]
-        twin = self.limited(usable)
-        twin.width = [self.width_for(owner, pool) for pool in range(len(self.width))]
-        return twin
-
-    def limited(self, most: Sequence[int], free: Sequence[int] | None = None) -> "NodeMap":
-        """The same nodes with at most so many free GPUs on each; `free` stands in for what is free now."""
+    def with_free(self, free: Sequence[int]) -> "NodeMap":
+        """The same nodes with so many free GPUs on each."""
         twin = self.copy()
-        twin.free = [max(min(now, limit), 0) for now, limit in zip(free or self.free, most, strict=True)]
+        twin.free = [max(count, 0) for count in free]
         twin._count_nodes()
         return twin
 
-    def take(self, placement: Placement, owner: int) -> None:
+    def take(self, placement: Placement) -> None:
         for node, count in placement:
             change(self, node, -int(count))
-        if owner in self.per_gpu:
-            self._count_beside(placement, owner, -1)
 
-    def _count_beside(self, placement: Placement, owner: int, sign: int) -> None:
-        per_cpu, per_byte = self.per_gpu[owner]
-        for node, count in placement:
-            self.free_cpus[node] += sign * per_cpu * count
-            self.free_memory[node] += sign * per_byte * count
-
-    def give(self, placement: Placement, owner: int) -> None:
+    def give(self, placement: Placement) -> None:
         for node, count in placement:
             change(self, node, int(count))
-        if owner in self.per_gpu:
-            self._count_beside(placement, owner, 1)
 
     def fail(self, node: int) -> None:
         """Take an emptied node out of service: a node without free GPUs is never chosen."""

@@ -19,15 +19,11 @@ from traincast.spec import Fleet
 class Compat:
     """Named departures from clean semantics that other simulators need to be matched to the second.
 
-    `coalesce=False`: one event per pass even at equal times (CQSim). `keep_quota`: a selected job that cannot be
-    placed keeps its count, so others are preempted for nothing; `end_lag_s`: every job ends this much late;
-    `recheck_s`: look again this long after any change (all Helios SRTF).
+    `coalesce=False`: one event per pass even at equal times (CQSim). `end_lag_s`: every job ends this much late (Helios SRTF).
     """
 
     coalesce: bool = True
-    keep_quota: bool = False
     end_lag_s: float = 0.0
-    recheck_s: float | None = None
 
 
 CLEAN = Compat()

@@ -147,7 +147,6 @@ class PlannedNodes:
     leaves are cut off and start again."""
 
     gone: tuple[tuple[int, float, float], ...]
-    rack_share: float = 0.0
 
     def _spans(self, node: int) -> list[tuple[float, float]]:
         return sorted((begin, end) for which, begin, end in self.gone if which == node)
@@ -162,9 +161,6 @@ class PlannedNodes:
     def repair_s(self, node: int, count: int) -> float:
         spans = self._spans(node)
         return spans[count][1] - spans[count][0] if count < len(spans) else 0.0
-
-    def takes_rack(self, node: int, count: int) -> bool:
-        return False
 
 
 def plan_nodes(text: str, fleet: Fleet) -> tuple[Fleet, PlannedNodes]:

@@ -9,20 +9,10 @@ import numpy as np
 
 from traincast.noun import noun
 from traincast.schedule._jobs import Floats
-from traincast.schedule._placement import CONSOLIDATED, NODE, NodeMap, Placement
+from traincast.schedule._placement import CONSOLIDATED, NODE, Placement
 
 if TYPE_CHECKING:
     from traincast.schedule._floor import Floor
-
-
-def place_job(floor: "Floor", nodes: NodeMap, job: int, num_gpus: float, pools: Sequence[int]) -> Placement | None:
-    """A place for the job in the first pool, fastest first, that has one on these nodes."""
-    seen = nodes.seen_by(job)
-    for pool in pools:
-        placement = floor.placer.place(seen, num_gpus, pool)
-        if placement is not None and (floor.same_speed or floor.rate_of(job, placement) > 0):
-            return placement
-    return None
 
 
 def _shortest_s(floor: "Floor", job: int, pools: Sequence[int]) -> float:
@@ -30,8 +20,7 @@ def _shortest_s(floor: "Floor", job: int, pools: Sequence[int]) -> float:
     guess, gpus = float(floor.job[job].guess), floor.num_gpus[job]
     if floor.same_speed:
         return guess / floor.useful
-    widths = {pool: floor.nodes.width_for(job, pool) for pool in pools}
-    best = max(floor.perf.rate(job, pool, gpus, NODE if gpus <= width else 1) for pool, width in widths.items())
+    best = max(floor.perf.rate(job, pool, gpus, NODE if gpus <= floor.nodes.width[pool] else 1) for pool in pools)
     return guess / (best * floor.useful)
 
 
@@ -60,30 +49,21 @@ class Plan:
         floor = self._floor
         nodes = floor.nodes.copy()
         self._times = [now_s]
-        rows = [self._state(nodes)]
+        rows = [list(nodes.free)]
         for end_s, job in sorted((floor.believed_end(other, now_s), other) for other in floor.running):
-            nodes.give(floor.where(job), job)
+            nodes.give(floor.where(job))
             if end_s == self._times[-1]:
-                rows[-1] = self._state(nodes)
+                rows[-1] = list(nodes.free)
             else:
                 self._times.append(end_s)
-                rows.append(self._state(nodes))
-        self._free: Floats = np.array(rows, dtype=np.float64).reshape(len(rows), -1, len(nodes.free))
+                rows.append(list(nodes.free))
+        self._free: Floats = np.array(rows, dtype=np.float64)
 
     @staticmethod
-    def _state(nodes: NodeMap) -> list[list[float]]:
-        """Free GPUs by node and, where they count, free CPUs and memory."""
-        gpus = [float(count) for count in nodes.free]
-        return [gpus, list(nodes.free_cpus), list(nodes.free_memory)] if nodes.per_gpu else [gpus]
-
-    def _add(self, rows: Floats, job: int, placement: Placement, sign: int) -> None:
-        """Give what a placement holds to rows of states (sign 1), or take it."""
-        beside = self._floor.nodes.per_gpu.get(job, (0.0, 0.0))
+    def _add(rows: Floats, placement: Placement, sign: int) -> None:
+        """Give what a placement holds to rows of free GPUs (sign 1), or take it."""
         for node, count in placement:
-            rows[:, 0, node] += sign * int(count)
-            if rows.shape[1] > 1:
-                rows[:, 1, node] += sign * beside[0] * count
-                rows[:, 2, node] += sign * beside[1] * count
+            rows[:, node] += sign * int(count)
 
     def bring_up_to_date(self, order: Sequence[int], now_s: float) -> None:
         """Bookings for everybody in line, with what has happened since the last look taken into account."""
@@ -104,17 +84,17 @@ class Plan:
     def _free_of_running(self, now_s: float) -> Floats:
         """The GPUs that the plan expects to be free now, before those start whose time has come."""
         free = self._free[:1].copy()
-        for job, booking in self.bookings.items():
+        for booking in self.bookings.values():
             if booking.begin_s <= now_s < booking.end_s:
-                self._add(free, job, booking.placement, 1)
-        gpus: Floats = free[0, 0]
+                self._add(free, booking.placement, 1)
+        gpus: Floats = free[0]
         return gpus
 
     def _repair(self, order: Sequence[int], now_s: float) -> None:
         old = self.bookings
         self._lay_out(now_s)
-        for job, booking in old.items():
-            self._hold(job, booking, -1)
+        for booking in old.values():
+            self._hold(booking, -1)
         feasible = not (self._free < -1e-3).any() and all(old[job].begin_s >= now_s for job in old)
         if not feasible:
             self.bookings = {}
@@ -122,7 +102,7 @@ class Plan:
             return
         for job in order:
             if job in old:
-                self._hold(job, old[job], 1)
+                self._hold(old[job], 1)
                 self._book(job, latest=old[job])
 
     def _book(self, job: int, *, latest: Booking | None = None) -> None:
@@ -131,7 +111,7 @@ class Plan:
             found = latest
         if found is not None:
             self.bookings[job] = found
-            self._hold(job, found, -1)
+            self._hold(found, -1)
 
     def _cut(self, time_s: float) -> int:
         at = bisect.bisect_left(self._times, time_s)
@@ -140,12 +120,12 @@ class Plan:
             self._free = np.insert(self._free, at, self._free[at - 1], axis=0)
         return at
 
-    def _hold(self, job: int, booking: Booking, sign: int) -> None:
+    def _hold(self, booking: Booking, sign: int) -> None:
         if booking.end_s <= self._times[0]:
             return
         first = self._cut(max(booking.begin_s, self._times[0]))
         last = self._cut(booking.end_s)
-        self._add(self._free[first:last], job, booking.placement, sign)
+        self._add(self._free[first:last], booking.placement, sign)
 
     def _earliest(self, job: int) -> Booking | None:
         """The first step from which on the job has nodes for as long as it is believed to run on them."""
@@ -155,7 +135,7 @@ class Plan:
         enough = np.zeros(len(self._times), dtype=bool)
         for pool in pools:
             span = floor.nodes.nodes_in_pool[pool]
-            enough |= self._free[:, 0, span.start : span.stop].sum(axis=1) >= need
+            enough |= self._free[:, span.start : span.stop].sum(axis=1) >= need
         # At one speed all pools are tried at once; else a job lasts longer on some of them.
         tries = [pools] if floor.same_speed else [(pool,) for pool in pools]
         for begin in np.flatnonzero(enough).tolist():
@@ -171,14 +151,11 @@ class Plan:
         while True:
             last = max(bisect.bisect_left(self._times, begin_s + lasts_s), begin + 1)
             window = self._free[begin:last].min(axis=0)
-            if not self._may_fit(job, need, window[0]):
+            if not self._may_fit(job, need, window):
                 return None
-            gpus = [int(count) for count in window[0].tolist()]
-            nodes = floor.nodes.limited(gpus, free=gpus)
-            if len(window) > 1:
-                nodes.free_cpus, nodes.free_memory = window[1].tolist(), window[2].tolist()
-            placement = place_job(floor, nodes, job, need, pools)
-            if placement is None:
+            nodes = floor.nodes.with_free([int(count) for count in window.tolist()])
+            placement = floor.find_on(nodes, job, pools)
+            if not placement:
                 return None
             needs_s = max(floor.believed_s(job, placement), 0.0)
             if needs_s <= lasts_s:
@@ -193,7 +170,7 @@ class Plan:
             free = window[span.start : span.stop]
             if free.sum() < need:
                 continue
-            width = floor.nodes.width_for(job, pool)
+            width = floor.nodes.width[pool]
             if floor.placer is not CONSOLIDATED:
                 return True
             if (free >= need).any() if need <= width else (free >= width).sum() >= need // width:

@@ -17,7 +17,7 @@ _REQ_MEM = re.compile(r"([\d.]+)([KMGTP]?)([nc]?)", re.IGNORECASE)
 _MEMORY = {"": 2.0**20, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 _SUBMIT = {
     "-d": "dependency", "--dependency": "dependency", "-a": "array", "--array": "array", "--exclusive": "exclusive",
-    "--reservation": "reservation", "-C": "constraint", "--constraint": "constraint",
+    "-C": "constraint", "--constraint": "constraint",
 }  # fmt: skip
 _UNKNOWN = (None, "Unknown", "None", "N/A")
 OPEN = ("RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING")
@@ -61,7 +61,6 @@ def read_sacct(row: Row) -> dict[str, Any] | None:
         "num_nodes": read_number(row, "NNodes", "AllocNodes", default=math.nan),
         "num_cpus": _read_cpus(row),
         "memory_bytes": _read_memory(row),
-        "reservation": read_name(row, "Reservation") or asked["reservation"],
         "constraint": read_name(row, "Constraints") or asked["constraint"],
         "priority": read_number(row, "Priority", "PRIORITY", default=0.0),
         "state": state,
@@ -101,7 +100,7 @@ def _read_memory(row: Row) -> float:
 
 
 def read_submit_line(text: str) -> dict[str, Any]:
-    """What only the command says: dependencies, the throttle of an array, whole nodes, a reservation, a constraint."""
+    """What only the command says: dependencies, the throttle of an array, whole nodes, a constraint."""
     try:
         words = shlex.split(text)
     except ValueError:  # an unclosed quote
@@ -118,7 +117,6 @@ def read_submit_line(text: str) -> dict[str, Any]:
         "dependency": found.get("dependency") or None,
         "array_limit": float(throttle[2]) if throttle[1] and throttle[2].isdecimal() else math.nan,
         "exclusive": 1.0 if "exclusive" in found and found["exclusive"] in ("", "exclusive") else 0.0,
-        "reservation": found.get("reservation") or None,
         "constraint": found.get("constraint") or None,
     }
 

@@ -64,15 +64,15 @@ def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs
     times = 1 if is_kept(look) else 10 if rule.fit == HEAD else 2
     if given.engine == "interpreted" or (given.engine == "auto" and len(jobs) < times * WORTH_COMPILING):
         return False
-    asked = given.failures or given.network or given.record or given.compat.recheck_s is not None
+    asked = given.failures or given.network or given.record
     plain = not (
         rule.asks or rule.key or asked or any(jobs.dependencies) or not np.isnan(jobs.ran_s).all()
     ) and isinstance(beliefs, Fixed)
-    can = plain and find_spec("numba") is not None and not is_placed(jobs, rule, given)
+    can = plain and find_spec("numba") is not None and not is_placed(rule, given)
     if given.engine == "compiled" and not can:
         raise InvalidInput(
-            "the compiled engine needs numba and knows no failures, links, records, dependencies, CPUs, "
-            "memory or speeds by place, nor policies that are asked for their order; use the engine auto"
+            "the compiled engine needs numba and knows no failures, links, records, dependencies or "
+            "speeds by place, nor policies that are asked for their order; use the engine auto"
         )
     return can
 

@@ -1,18 +1,16 @@
 """How fast a job runs where it was put: rates relative to the run its duration describes, from laws or from forecasts."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from traincast.errors import InvalidInput, UnknownName
+from traincast.errors import InvalidInput
 from traincast.noun import noun
 from traincast.schedule._estimators import Beliefs, Fixed, draw_normal
-from traincast.schedule._formats import FORMATS, Unusable
 from traincast.schedule._jobs import JobTable
 from traincast.spec import Fleet
 from traincast.units import NORMAL_90
@@ -124,56 +122,6 @@ class BatchOracle(Protocol):
     def answer_all(self, keys: Sequence[SpeedKey]) -> Sequence[SpeedForecast]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedTable:
-    """Measured steps per second by (workload, device, number of devices, on one node), such as Gavel's throughputs."""
-
-    steps_per_s: Mapping[tuple[str, str, int, bool], float]
-
-    def __call__(self, workload: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
-        together = num_nodes == 1
-        speed = self.steps_per_s.get((workload, device.lower(), num_devices, together))
-        if speed is None:  # measured on one side only
-            speed = self.steps_per_s.get((workload, device.lower(), num_devices, not together))
-        if speed is None and workload not in (known := {key[0] for key in self.steps_per_s}):
-            raise UnknownName(
-                "workload of the table of speeds", workload, sorted(known), plural="workloads with speeds"
-            )
-        if not speed:
-            return NO_FIT
-        return SpeedForecast(step_s=1 / speed, low_s=1 / speed, high_s=1 / speed)
-
-
-def read_speeds(path: Path) -> SpeedTable:
-    """A table (parquet or CSV) with workload or job_type, device or gpu_type, num_gpus or n_gpus, and steps_per_s.
-
-    A column `consolidated` tells one node from several. Rows of two jobs on the same GPUs (`other_job_type`) are not speeds
-    of one job and are left out.
-    """
-    if not path.is_file():
-        raise InvalidInput(f"no table of speeds at {path}")
-    rows = FORMATS["tidy" if path.suffix == ".parquet" else "csv"].rows(path)
-    found: dict[tuple[str, str, int, bool], float] = {}
-    for line, row in rows:
-        if isinstance(row, Unusable):
-            raise InvalidInput(f"{path} line {line}: {row}")
-        if row.get("other_job_type"):
-            continue
-        try:
-            workload, device = row.get("workload") or row["job_type"], row.get("device") or row["gpu_type"]
-            count, speed = int(row.get("num_gpus") or row["n_gpus"]), float(row["steps_per_s"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"{path} line {line}: a table of speeds has workload, device, num_gpus and steps_per_s "
-                f"({type(error).__name__}: {error})"
-            ) from error
-        together = str(row.get("consolidated", True)).lower() in ("true", "1", "none", "")
-        found[str(workload), str(device).lower(), count, together] = speed
-    if not found:
-        raise InvalidInput(f"{path} holds no speeds; it needs workload, device, num_gpus and steps_per_s")
-    return SpeedTable(found)
-
-
 class ForecastSpeeds:
     """Rates from forecasts, one call per (workload, device, devices, nodes). More GPUs mean more samples per step."""
 
@@ -212,10 +160,6 @@ class ForecastSpeeds:
             if gpus <= node.num_gpus
         )
         self._known.update(zip(keys, oracle.answer_all(list(keys)), strict=True))
-
-    @property
-    def num_forecasts(self) -> int:
-        return len(self._known)
 
     def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
         workload = self._jobs.workloads[job]

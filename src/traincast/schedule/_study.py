@@ -1,4 +1,4 @@
-"""One trace under several policies, or under ever worse estimates: the comparisons of `traincast schedule`."""
+"""One policy by name under one setting, and the table of its jobs."""
 
 import math
 import re
@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from traincast.cost import power
 from traincast.errors import InvalidInput, UnknownName
 from traincast.noun import noun
-from traincast.resources import power
 from traincast.schedule._estimators import EXACT, Estimator, Fixed, FromHistory, Noisy
 from traincast.schedule._hazards import TYPICAL, FailureModel, Overheads
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._known import REGISTRY, find_policy
 from traincast.schedule._kueue import Kueue
 from traincast.schedule._manifests import Queues
-from traincast.schedule._metrics import Metrics, measure_schedule
 from traincast.schedule._network import UniformTraffic
 from traincast.schedule._placement import CONSOLIDATED, Placer
 from traincast.schedule._policies import Quotas
@@ -27,7 +26,6 @@ from traincast.schedule._slurm.site import SlurmSite
 from traincast.schedule._speeds import PerfModel, ScalingLaw
 from traincast.spec import Fleet, NodePool, Schedule
 from traincast.units import parse_bytes
-from traincast.workers import deliver
 
 _POOL = re.compile(r"(\d+)x(\d+)(?::([\w.+-]+))?(?:/(\d+)cpu)?(?:/([\d.]+[A-Za-z]+))?(?:@([\d.]+))?")
 
@@ -72,10 +70,6 @@ def device_watts(name: str | None) -> tuple[float | None, float | None]:
     except UnknownName:
         watts = None
     return (None, None) if watts is None else (power().draw(1.0) * watts, power().draw(0.0) * watts)
-
-
-def policy_names() -> list[str]:
-    return list(REGISTRY)
 
 
 @noun
@@ -154,93 +148,6 @@ def check_policies(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-@noun
-class SweepPoint:
-    """One policy under one kind and size of error, averaged over seeds."""
-
-    policy: str
-    error: str
-    sigma: float
-    num_seeds: int
-    mean_jct_s: float
-    p99_jct_s: float
-    makespan_s: float
-    deadline_misses: float | None
-    preemptions: float
-
-
-ERRORS: dict[str, Callable[[float, int], Noisy]] = {
-    "per job": lambda size, seed: Noisy(sigma=size, seed=seed),
-    "per class": lambda size, seed: Noisy(class_sigma=size, seed=seed),
-    "too long": lambda size, seed: Noisy(bias=math.exp(size), seed=seed),
-    "too short": lambda size, seed: Noisy(bias=math.exp(-size), seed=seed),
-}
-"""Kinds of error by size: a log-normal spread per job or per class (workload, user or size), or one bias for all."""
-
-
-Task = tuple[str, str, float, int]
-"""A policy, a kind of error, its size and a seed."""
-
-
-def sweep_tasks(policies: Sequence[str], sigmas: Sequence[float], kinds: Sequence[str], num_seeds: int) -> list[Task]:
-    return [
-        (policy, kind, sigma, seed)
-        for policy in policies
-        for kind in kinds
-        for sigma in sigmas
-        for seed in range(num_seeds if sigma > 0 and kind.startswith("per") else 1)
-    ]
-
-
-def run_task(task: Task, jobs: JobTable, setting: Setting) -> Metrics:
-    policy, kind, sigma, seed = task
-    return measure_schedule(run_policy(policy, jobs, replace(setting, noise=ERRORS[kind](sigma, seed), record=False)))
-
-
-def sweep_errors(
-    jobs: JobTable,
-    setting: Setting,
-    *,
-    policies: Sequence[str],
-    sigmas: Sequence[float] = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5),
-    kinds: Sequence[str] = tuple(ERRORS),
-    num_seeds: int = 3,
-    workers: int = 0,
-    on_done: Callable[[int, int], None] | None = None,
-) -> list[SweepPoint]:
-    """How schedules degrade as the scheduler's estimates get worse while the truth stays the same.
-
-    Runs are independent, and `workers` processes share them, with the same answer.
-    """
-    tasks = sweep_tasks(policies, sigmas, kinds, num_seeds)
-    found: dict[Task, Metrics] = {}
-    engine = "processes" if workers > 1 else "none"
-    for at, metrics in deliver(run_task, tasks, shared=(jobs, setting), engine=engine, workers=workers):
-        found[tasks[at]] = metrics
-        if on_done is not None:
-            on_done(len(found), len(tasks))
-    return average_runs(tasks, [found[task] for task in tasks])
-
-
-_AVERAGED = ("mean_jct_s", "p99_jct_s", "makespan_s", "preemptions")
-
-
-def average_runs(tasks: Sequence[Task], results: Sequence[Metrics]) -> list[SweepPoint]:
-    """Runs that differ by their seed alone are one point."""
-    grouped: dict[tuple[str, str, float], list[Metrics]] = {}
-    for (policy, kind, sigma, _), metrics in zip(tasks, results, strict=True):
-        grouped.setdefault((policy, kind, sigma), []).append(metrics)
-    points = []
-    for (policy, kind, sigma), found in grouped.items():
-        missed = [entry.deadline_misses for entry in found if entry.deadline_misses is not None]
-        means = {name: float(np.mean([getattr(entry, name) for entry in found])) for name in _AVERAGED}
-        misses = float(np.mean(missed)) if missed else None
-        points.append(
-            SweepPoint(policy=policy, error=kind, sigma=sigma, num_seeds=len(found), deadline_misses=misses, **means)
-        )
-    return points
-
-
 def job_columns(schedule: Schedule, jobs: JobTable | None = None, beliefs: Fixed | None = None) -> dict[str, list[Any]]:
     """One row per job, for parquet or CSV; unknown is empty. Beside the true run time stand the user's limit and what the
     scheduler believed, with its 90 % interval where that is a forecast."""
@@ -273,30 +180,4 @@ def job_columns(schedule: Schedule, jobs: JobTable | None = None, beliefs: Fixed
         "failures": known(schedule.failures),
         "deadline_s": known(schedule.deadline_s),
         "tenant": list(schedule.tenants) if schedule.tenants else [None] * count,
-    }
-
-
-def event_columns(schedule: Schedule) -> dict[str, list[Any]]:
-    """The event log in order of time: submit, start, stop (preempted, resized or failed), finish, reject."""
-    events: list[tuple[float, int, str, str, float]] = []
-    ends = np.asarray(schedule.end_s)
-    for job, job_id in enumerate(schedule.job_ids):
-        events.append((float(schedule.submit_s[job]), 0, "submit", job_id, float(schedule.num_gpus[job])))
-        if job in schedule.rejected:
-            events.append((float(schedule.submit_s[job]), 1, "reject", job_id, 0.0))
-        elif not schedule.occupations and not math.isnan(schedule.start_s[job]):
-            events.append((float(schedule.start_s[job]), 3, "start", job_id, float(schedule.num_gpus[job])))
-        if not math.isnan(ends[job]):
-            events.append((float(ends[job]), 2, "finish", job_id, 0.0))
-    for held in schedule.occupations:
-        job_id = schedule.job_ids[held.job]
-        events.append((held.start_s, 3, "start", job_id, held.num_gpus))
-        if held.end_s != ends[held.job]:
-            events.append((held.end_s, 2, "stop", job_id, held.num_gpus))
-    events.sort()
-    return {
-        "time_s": [event[0] for event in events],
-        "event": [event[2] for event in events],
-        "job_id": [event[3] for event in events],
-        "num_gpus": [event[4] for event in events],
     }

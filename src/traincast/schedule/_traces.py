@@ -49,8 +49,6 @@ class Trace:
     jobs: JobTable
     bad_rows: tuple[BadRow, ...] = ()
     notes: tuple[str, ...] = ()
-    origin_s: float = 0.0
-    """The moment of the log that is time 0 of the jobs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +98,6 @@ def read_trace(
     columns: str | None = None,
     workloads: Path | None = None,
     now: bool = False,
-    from_zero: bool = True,
 ) -> Trace:
     """Read a job log. `only` keeps one tenant or one `trace` of a file that holds several; `columns` say which column holds what;
     `workloads` is a file of rules that name what jobs train. `now` keeps the jobs that run and wait, as the state at time 0; else
@@ -120,12 +117,7 @@ def read_trace(
         raise InvalidInput(f"{path}: no usable job in format {name}{reason}{needs}")
     jobs = JobTable.from_requests([_request(fields, line) for line, fields in kept])
     notes += _say_states(Counter(str(fields.get("state") or "") for _, fields in kept if not now))
-    origin_s = float(jobs.submit_s[0]) if from_zero else 0.0
-    if origin_s:
-        jobs = jobs.from_zero()
-    return Trace(
-        name=path.stem, format=name, jobs=jobs, bad_rows=tuple(found.bad), notes=tuple(notes), origin_s=origin_s
-    )
+    return Trace(name=path.stem, format=name, jobs=jobs.from_zero(), bad_rows=tuple(found.bad), notes=tuple(notes))
 
 
 def _say_found(found: _Found) -> list[str]:

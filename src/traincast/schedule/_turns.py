@@ -77,7 +77,7 @@ class TurnsLine(ServingLine):
         rates = np.zeros((len(floor.jobs), self._num_types))
         for job, gpus in enumerate(floor.num_gpus):
             for pool in floor.pools(job):
-                locality = NODE if gpus <= floor.nodes.width_for(job, pool) else 1
+                locality = NODE if gpus <= floor.nodes.width[pool] else 1
                 rates[job, pool] = floor.perf.rate(job, pool, gpus, locality) * floor.useful
         return rates
 
@@ -86,10 +86,7 @@ class TurnsLine(ServingLine):
     def refusal(self, job: int) -> str | None:
         if self._floor.pools(job):
             return None
-        return (
-            f"needs {self._floor.num_gpus[job]:g} GPUs of one type that can run it"
-            f"{', with their CPUs and memory' if job in self._floor.nodes.per_gpu else ''}, which this fleet never has free"
-        )
+        return f"needs {self._floor.num_gpus[job]:g} GPUs of one type that can run it, which this fleet never has free"
 
     def join(self, job: int, now_s: float) -> None:
         self._active[job] = None
@@ -227,7 +224,7 @@ class TurnsLine(ServingLine):
 
     def _find(self, nodes: NodeMap, job: int, pool: int) -> Placement | None:
         floor, gpus = self._floor, self._floor.num_gpus[job]
-        place = floor.placer.place(nodes.seen_by(job), gpus, pool)
+        place = floor.placer.place(nodes, gpus, pool)
         return place if place is not None and floor.rate_of(job, place) > 0 else None
 
     def _squeeze_in(self, job: int, members: Sequence[int], pool: int, now_s: float) -> None:
@@ -245,7 +242,7 @@ class TurnsLine(ServingLine):
         first = {other: floor.where(other)[0][0] for other in members if floor.is_running(other)}
         freed: list[int] = []
         for other in sorted(first, key=lambda other: (-floor.nodes.free[first[other]], first[other], other)):
-            nodes.give(floor.where(other), other)
+            nodes.give(floor.where(other))
             freed.append(other)
             if self._find(nodes, job, pool) is not None:
                 freed.sort(key=lambda one: -floor.num_gpus[one])
@@ -259,7 +256,7 @@ class TurnsLine(ServingLine):
         nodes = self._floor.nodes.copy()
         for job in members:
             if self._floor.is_running(job):
-                nodes.give(self._floor.where(job), job)
+                nodes.give(self._floor.where(job))
         return self._settle(nodes, members, pool)
 
     def _settle(self, nodes: NodeMap, members: Iterable[int], pool: int) -> dict[int, Placement]:
@@ -271,7 +268,7 @@ class TurnsLine(ServingLine):
             stays = bool(held) and all(1 <= count <= nodes.free[node] for node, count in held)
             place = held if stays else self._find(nodes, job, pool)
             if place is not None:
-                nodes.take(place, job)
+                nodes.take(place)
                 found[job] = place
         return found
 

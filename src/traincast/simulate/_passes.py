@@ -1,7 +1,7 @@
-"""Runs the tasks of one pass on four clocks: host, device, network and copies; repeated layers in closed form or one by one.
+"""Runs the tasks of one pass on four clocks: host, device, network and copies.
 
 A kernel starts when the one before it has ended and the host has issued it: end = max(end before, issued) + duration. That
-recurrence is linear in the (max, +) algebra, so a layer repeated n times needs no loop (Baccelli et al. 1992).
+recurrence is linear in the (max, +) algebra, so a layer is summed up once, however often it repeats (Baccelli et al. 1992).
 """
 
 from collections.abc import Mapping, Sequence
@@ -163,19 +163,11 @@ def run_pass(parts: Sequence[Part], clocks: Clocks, spent: Spent, *, first: bool
     for place, part in enumerate(parts):
         loose = (*part.during, *part.gradients) if last else part.during
         beyond = parts[place + 1].before if place + 1 < len(parts) else ()
-        if spans is not None or beyond or _must_be_walked(part, clocks, loose):
-            for number in range(part.count):
-                upcoming = part.before if number + 1 < part.count else beyond
-                _run_once(part, clocks, spent, loose, spans, rank, upcoming=upcoming)
-        else:
-            _run_repeated(part, clocks, spent, loose)
+        for number in range(part.count):
+            upcoming = part.before if number + 1 < part.count else beyond
+            _run_once(part, clocks, spent, loose, spans, rank, upcoming=upcoming)
     for part in parts if last else ():
         _run_deferred(part, clocks, spent, spans, rank)
-
-
-def _must_be_walked(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
-    """Whether the repetitions of a part may differ, so that each is run on its own."""
-    return bool(part.before) or any(item.task.axis == HOST for item in loose) or _contends(part, clocks, loose)
 
 
 def _run_deferred(part: Part, clocks: Clocks, spent: Spent, spans: list[Span] | None, rank: int) -> None:
@@ -238,59 +230,6 @@ def _contends(part: Part, clocks: Clocks, loose: Sequence[Loose]) -> bool:
         return False
     busy = any(clocks.free_s(link) > clocks.device_s for link in part.blocked_s)
     return busy or any(item.link in part.blocked_s for item in loose)
-
-
-def _repeat(count: int, *, free_s: float, start_s: float, period_s: float, chain_s: float, work_s: float) -> float:
-    """When a server is free after `count` rounds: round i arrives at start + i x period, needs `work` of it, and ends no
-    sooner than `chain` after its arrival."""
-    latest = max(start_s, start_s + (count - 1) * (period_s - work_s))
-    return max(free_s + count * work_s, latest + chain_s + (count - 1) * work_s)
-
-
-def _run_repeated(part: Part, clocks: Clocks, spent: Spent, loose: Sequence[Loose]) -> None:
-    begin_s, host_s, count = clocks.device_s, clocks.host_s, part.count
-    lost_s = _lost(part, loose)
-    work_s = part.device_s + lost_s
-
-    def end_of(rounds: int) -> float:
-        return begin_s if not rounds else _repeat(
-            rounds, free_s=begin_s, start_s=host_s, period_s=part.host_s, chain_s=part.chain_s + lost_s, work_s=work_s
-        )  # fmt: skip
-
-    clocks.device_s = end_of(count)
-    clocks.host_s += count * part.host_s
-    _account(part, spent, count, waited_s=clocks.device_s - begin_s - count * work_s)
-    if lost_s:
-        spent.expose(loose[0].task.axis, count * lost_s)
-    if not loose:
-        return
-    # When gradients of a round are there is convex in its number, so that only the first and the last can be waited for.
-    work = _work(loose)
-    first = _chain(loose, clocks, start_s=begin_s, host_s=host_s, lost_s=lost_s)
-    last = _chain(loose, clocks, start_s=end_of(count - 1), host_s=host_s + (count - 1) * part.host_s, lost_s=lost_s)
-    for link, seconds in work.items():
-        clocks.occupy(link, max(clocks.free_s(link) + count * seconds, first[link] + (count - 1) * seconds, last[link]))
-        spent.communication_s += count * seconds
-
-
-def _work(loose: Sequence[Loose]) -> dict[str, float]:
-    """How long each link is busy with one repetition."""
-    work: dict[str, float] = {}
-    for item in loose:
-        work[item.link] = work.get(item.link, 0.0) + item.seconds
-    return work
-
-
-def _chain(loose: Sequence[Loose], clocks: Clocks, *, start_s: float, host_s: float, lost_s: float) -> dict[str, float]:
-    """For each link, when it has sent what one repetition gives it."""
-    ends: dict[str, float] = {}
-    before_s = 0.0
-    for item in loose:
-        ready_s = max(_ready(item, start_s, host_s, lost_s), before_s if item.follows else 0.0)
-        before_s = ends[item.link] = max(ends.get(item.link, 0.0), ready_s) + item.seconds
-        if item.task.bucket_bytes:
-            clocks.graded_s[item.link] = ready_s
-    return ends
 
 
 def _ready(item: Loose, start_s: float, host_s: float, lost_s: float) -> float:

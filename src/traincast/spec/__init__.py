@@ -18,21 +18,13 @@ if TYPE_CHECKING:
     from traincast.spec._asked import Asked
     from traincast.spec._calibration import (
         MIX_KINDS,
-        NOVELTIES,
         Calibration,
-        Choice,
         DeviceLevel,
-        LearnedStacks,
         MeasuredForecast,
         MeasuredNumbers,
         MeasuredRun,
-        ProfileRatio,
         RunCorrections,
         RunLabels,
-        Scale,
-        Scope,
-        Selection,
-        StackConstants,
     )
     from traincast.spec._display import make_with
     from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, RunningJob, Schedule, Snapshot

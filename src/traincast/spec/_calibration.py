@@ -1,4 +1,4 @@
-"""What measuring and measured runs taught: rates of one machine, constants and corrections of stacks, how far they reach."""
+"""What measuring and measured runs taught: rates of one machine, levels of devices, errors of forecasts of own runs."""
 
 import math
 from collections.abc import Mapping
@@ -10,14 +10,6 @@ from traincast.spec._hardware import Cluster
 from traincast.spec._job import Job
 from traincast.spec._measurement import MachineRates
 from traincast.spec._parallel import Parallelism
-
-Scale = tuple[int, int]
-"""Devices and nodes."""
-
-NOVELTIES = ("device", "size", "model", "scale", "device scale", "model scale")
-"""What can be new about a question beside the runs that were learnt from, the strangest first: the device, a larger model, the
-model, more devices or nodes than any run, than any run of its device, than any run of its model."""
-
 
 MIX_KINDS = (
     "matmul", "attention", "conv", "rnn", "norm", "softmax", "elementwise", "reduce", "pool", "embedding", "index", "copy",
@@ -63,15 +55,6 @@ class RunLabels:
             "compiled" if self.compiled else "eager",
         )  # fmt: skip
 
-    @property
-    def scale(self) -> Scale:
-        return self.num_devices, self.num_nodes
-
-    @property
-    def is_profile(self) -> bool:
-        """Whether it ran on one device, so that nothing but its computation took time."""
-        return self.num_devices == 1
-
 
 @noun
 class MeasuredRun:
@@ -96,76 +79,6 @@ class MeasuredRun:
 
 
 @noun
-class StackConstants:
-    """Constants of one stack, on one device or (None) on all that it was seen on."""
-
-    stack: str
-    device: str | None = None
-    constants: Mapping[str, float]
-    log_sigma: float
-    """Standard deviation of the log error of the steps they were fitted to."""
-    num_steps: int
-
-
-@noun
-class ProfileRatio:
-    """One job measured on one device: log of measured over forecast time, by log2 of the tokens of a pass."""
-
-    job: tuple[str, ...]
-    octaves: tuple[float, ...]
-    log_ratios: tuple[float, ...]
-
-
-@noun
-class Choice:
-    """What of the learnt may be used for a question."""
-
-    profile: bool = False
-    """The ratio of measured to forecast time of the same job on one device."""
-    constants: bool = False
-    """The constants fitted to its stack."""
-    near: bool = False
-    """The errors of near runs (a Gaussian process)."""
-    log_sigma: float = 0.0
-    """Of the errors of runs that were left out in the same way and answered so; 0: there were none."""
-    stretch: float = 1.0
-    """How many times larger than expected the errors of such runs were after they were corrected by near runs."""
-    pooled: bool = False
-    """The errors of all own runs, shared out between everything, stack, device, kinds of operators, model and job as far as they
-    agree (partial pooling), with the constants that ship."""
-    also: tuple["Choice", ...] = ()
-    """Choices that could not be told from this one: the geometric mean of all their answers is given."""
-
-
-@noun
-class Selection:
-    """The choice for questions of one stack with the same novelty."""
-
-    stack: str
-    novelties: tuple[str, ...] = ()
-    reach: Scale | None = None
-    """The largest known scale of the question's device or model, where only that is exceeded."""
-    choice: Choice
-    error_without: float | None = None
-    """Mean absolute log error on runs left out in the same way, answered without any run; None: it could not be tried."""
-    error_with: float | None = None
-    """The same, answered by this choice."""
-
-
-@noun
-class Scope:
-    """What the runs of one stack hold."""
-
-    stack: str
-    models: Mapping[str, Scale]
-    """The largest scale of each."""
-    devices: Mapping[str, Scale]
-    families: Mapping[str, float]
-    """The parameters of the largest model of each."""
-    num_runs: int
-
-
-@noun
 class MeasuredForecast:
     """A measured run with the forecast made for it."""
 
@@ -186,28 +99,13 @@ class MeasuredNumbers:
 
 
 @noun
-class LearnedStacks:
-    """Constants, the profiles beside them, and what the two would have said about every run."""
-
-    constants: tuple[StackConstants, ...] = ()
-    ratios: tuple[ProfileRatio, ...] = ()
-    forecasts: tuple[MeasuredForecast, ...] = ()
-
-
-@noun
 class RunCorrections:
-    """What measured runs taught, and for which questions each part may be used."""
+    """What measured runs taught."""
 
-    shipped: LearnedStacks = field(default_factory=LearnedStacks)
-    """With the constants that ship."""
-    fitted: LearnedStacks = field(default_factory=LearnedStacks)
-    """With constants fitted to the runs."""
-    pooled: tuple[MeasuredForecast, ...] = ()
-    """Every run with the forecast of what ships, no profile beside it: what partial pooling starts from."""
+    runs: tuple[MeasuredForecast, ...] = ()
+    """Every run with the forecast of what ships."""
     numbers: tuple[MeasuredNumbers, ...] = ()
     """Memory, GPU utilisation and network numbers of the runs that tell them."""
-    scopes: tuple[Scope, ...] = ()
-    selections: tuple[Selection, ...] = ()
 
 
 @noun

@@ -29,7 +29,7 @@ class Request:
     `limit_s` is the run time that its user asked for. `started_s` is when it really started, where a log says so; no
     scheduler sees it. A job with `ran_s` runs already when it is submitted: `duration_s` is what is left of it. `num_nodes`,
     `num_cpus` and `memory_bytes` are what it asks for in all, spread evenly over its GPUs; `exclusive` asks for whole nodes.
-    `dependency`, `reservation` and `constraint` are written as Slurm writes them, and `array_limit` is how many tasks of its
+    `dependency` and `constraint` are written as Slurm writes them, and `array_limit` is how many tasks of its
     array may run at once.
     """
 
@@ -58,7 +58,6 @@ class Request:
     exclusive: bool = False
     array_limit: int | None = None
     dependency: str | None = None
-    reservation: str | None = None
     constraint: str | None = None
 
     def __post_init__(self) -> None:

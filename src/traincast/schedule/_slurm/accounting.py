@@ -1,16 +1,13 @@
-"""What slurmdbd and slurmctld print (`sacctmgr -P show qos`, associations, `scontrol show reservation`) to rules of a site."""
+"""What slurmdbd prints (`sacctmgr -P show qos`, associations) to rules of a site."""
 
 import csv
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from traincast.errors import InvalidInput
 from traincast.noun import noun
-from traincast.schedule._cells import Unusable, read_moment
 from traincast.schedule._slurm.conf import parse_slurm_time
-from traincast.schedule._slurm.hostlists import expand_hosts
 
 ROOT = "root"
 _GPUS = re.compile(r"gres/gpu(?::[^=,]*)?=(\d{1,9})")
@@ -39,17 +36,6 @@ class Association:
     user: str | None
     parent: str | None
     shares: float
-
-
-@noun
-class Booked:
-    """An advanced reservation: nodes that others may not use from `begin_s` to `end_s`."""
-
-    name: str
-    nodes: tuple[str, ...]
-    begin_s: float
-    end_s: float
-    flags: frozenset[str]
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -130,27 +116,4 @@ def read_associations(path: Path) -> list[Association]:
             parent = account if user else row.get("ParentName", "").strip() or ROOT
             shares = _number(row.get("Share") or row.get("Fairshare") or row.get("RawShares"), 1.0)
             found.append(Association(account=account, user=user, parent=parent, shares=shares))
-    return found
-
-
-def read_reservations(path: Path) -> list[Booked]:
-    """`scontrol show reservation`, one block or one line (`-o`) for each."""
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    found = []
-    for block in re.split(r"(?=ReservationName=)", text):
-        words: Mapping[str, str] = dict(re.findall(r"(?<!\w)(\w+)=(\S+)", block))
-        if "ReservationName" not in words:
-            continue
-        flags = frozenset(words.get("Flags", "").split(",")) - {"", "(null)"}
-        try:
-            begin_s, end_s = read_moment(words, "StartTime"), read_moment(words, "EndTime")
-        except Unusable as error:
-            raise InvalidInput(f"{path}: reservation {words['ReservationName'][:60]!r}: {error}") from error
-        nodes = tuple(expand_hosts(words.get("Nodes", "").replace("(null)", "")))
-        found.append(Booked(name=words["ReservationName"], nodes=nodes, begin_s=begin_s, end_s=end_s, flags=flags))
-    if not found:
-        raise InvalidInput(f"{path} has no ReservationName=...; is it the output of scontrol show reservation?")
     return found

@@ -16,7 +16,7 @@ from traincast.schedule._lines import ServingLine, View
 from traincast.schedule._placement import Placement
 from traincast.schedule._slurm.priority import Priorities
 from traincast.schedule._slurm.site import Partition, SlurmSite, plain_site
-from traincast.schedule._slurm.slots import KINDS, Asks, Board, Windows
+from traincast.schedule._slurm.slots import KINDS, Asks, Board
 from traincast.spec import Fleet
 
 
@@ -43,7 +43,6 @@ class SlurmLine(ServingLine):
 
     def __init__(self, floor: Floor, site: SlurmSite) -> None:
         self._floor, self._site, jobs = floor, site, floor.jobs
-        floor.nodes.per_gpu = {}  # CPUs and memory are counted here
         self._refused: dict[int, str] = {}
         self._parts = [self._find_partition(job) for job in range(len(jobs))]
         shape = _shape_jobs(jobs, site, self._parts)
@@ -52,9 +51,8 @@ class SlurmLine(ServingLine):
         self._waiting: list[tuple[float, float, float, int]] = []
         self._entry_of: dict[int, tuple[float, float, float, int]] = {}
         self._charged_s: dict[int, float] = {}
-        self._suspended: dict[int, None] = {}
         self._arrays = [name.partition("_")[0] if "_" in name else "" for name in jobs.job_ids]
-        self._looked_s = self._served_s = -math.inf
+        self._looked_s = -math.inf
         self._changed = False
 
     def _find_partition(self, job: int) -> Partition:
@@ -66,31 +64,18 @@ class SlurmLine(ServingLine):
 
     def _lay_out(self, jobs: JobTable, shape: "_Shape") -> None:
         site = self._site
-        place_of = {name: at for at, name in enumerate(site.node_names)}
-        marks = np.zeros((len(site.reservations), len(site.node_names)), dtype=bool)
-        for row, entry in enumerate(site.reservations):
-            marks[row, [place_of[name] for name in entry.nodes if name in place_of]] = True
-        windows = Windows(
-            nodes=marks,
-            begin_s=np.array([entry.begin_s for entry in site.reservations], dtype=np.float64),
-            end_s=np.array([entry.end_s for entry in site.reservations], dtype=np.float64),
-        )
         row_of = {part.name: row for row, part in enumerate(site.partitions)}
-        names = {entry.name: row for row, entry in enumerate(site.reservations)}
         self._asks = Asks(
             nodes=shape.nodes,
             each=shape.each,
             gpus=np.ceil(jobs.num_gpus).astype(np.int64),  # it knows whole GPUs only
             exclusive=shape.exclusive,
             group=shape.group,
-            window=np.array([names.get(name or "", -1) for name in jobs.reservations], dtype=np.int64),
             lasts=np.zeros(len(jobs)),
             partition=np.array([row_of[part.name] for part in self._parts], dtype=np.int64),
             preempts=np.array([self._may_preempt(job) for job in range(len(jobs))], dtype=np.int64),
         )
-        self._board = Board(
-            _sizes(site), shape.masks, site.rank, windows, self._asks, fullest_first=site.fullest_first
-        )  # fmt: skip
+        self._board = Board(_sizes(site), shape.masks, site.rank, self._asks, fullest_first=site.fullest_first)
         self._part_nodes = np.stack([part.nodes for part in site.partitions])
         self._refused |= shape.refused
 
@@ -118,7 +103,6 @@ class SlurmLine(ServingLine):
             self._give_back(job, now_s)
         else:
             self._drop(job)
-            self._suspended.pop(job, None)
 
     def started(self, job: int, now_s: float) -> None:
         self._charged_s[job] = now_s
@@ -151,26 +135,20 @@ class SlurmLine(ServingLine):
 
     def wakeup_s(self, now_s: float) -> float:
         """The next backfill if anything has changed since the last, and the next recalculation, while somebody waits."""
-        if not self._waiting and not self._suspended:
+        if not self._waiting:
             return math.inf
         cycle = self._site.cycle
         soonest = math.inf
-        if self._changed and cycle.backfill and self._waiting:
+        if self._changed and cycle.backfill:
             soonest = max(self._looked_s + cycle.interval_s, math.nextafter(now_s, math.inf))
         weights = self._site.weights
         if not weights.basic and (weights.age or weights.fair_share):
             soonest = min(soonest, (now_s // weights.period_s + 1) * weights.period_s)
-        begins = [entry.end_s for entry in self._site.reservations if entry.end_s > now_s]
-        begins += [entry.begin_s for entry in self._site.reservations if entry.begin_s > now_s]
-        return min([soonest, *begins])
+        return soonest
 
     def serve(self, now_s: float) -> None:
-        moments = [moment for entry in self._site.reservations for moment in (entry.begin_s, entry.end_s)]
-        self._changed |= any(self._served_s < moment <= now_s for moment in moments)
-        self._served_s = now_s
         self._recalculate(now_s)
         self._mark_nodes()
-        self._resume(now_s)
         self._look(now_s)
         cycle = self._site.cycle
         if cycle.backfill and self._changed and self._waiting and now_s >= self._looked_s + cycle.interval_s:
@@ -324,29 +302,12 @@ class SlurmLine(ServingLine):
             return
         floor.job[job].preemptions += 1
         cost = floor.overheads.preemption_s(floor.num_gpus[job])
-        if mode == "SUSPEND":
-            floor.stop(job, now_s, extra_s=cost, lost_s=cost)
-            self._drop(job)
-            self._suspended[job] = None
-            self._board.hold_memory(job, -1)
-            return
         floor.settle(job, now_s)
         done = max(float(floor.jobs.duration_s[job]) - floor.job[job].left, 0.0)
         floor.stop(job, now_s, extra_s=done + cost, lost_s=done + cost)
         self._drop(job)
         self._priorities.requeue(job, now_s)
         self._insert(job)
-
-    def _resume(self, now_s: float) -> None:
-        """Suspended jobs, which keep their memory, go on as soon as their own nodes have room again."""
-        board = self._board
-        for job in list(self._suspended):
-            nodes, amounts = board.held[job]
-            if not board.blocked[nodes].any() and (board.free[nodes, :2] >= amounts[:, :2]).all():
-                board.hold_memory(job, 1)
-                board.hold(job, -1)
-                del self._suspended[job]
-                self._start(job, now_s)
 
 
 @noun

@@ -1,4 +1,4 @@
-"""A site as its scheduler sees it: nodes, partitions, QOS, shares, reservations and the parameters of slurmctld."""
+"""A site as its scheduler sees it: nodes, partitions, QOS, shares and the parameters of slurmctld."""
 
 import math
 import re
@@ -14,11 +14,9 @@ from traincast.noun import noun
 from traincast.schedule._jobs import JobTable
 from traincast.schedule._slurm.accounting import (
     Association,
-    Booked,
     Qos,
     read_associations,
     read_qos,
-    read_reservations,
     read_table,
 )
 from traincast.schedule._slurm.conf import (
@@ -98,7 +96,6 @@ class SlurmSite:
     default_partition: str
     qos: Mapping[str, Qos] = field(default_factory=dict)
     associations: tuple[Association, ...] = ()
-    reservations: tuple[Booked, ...] = ()
     weights: Weights = field(default_factory=Weights)
     cycle: Cycle = field(default_factory=Cycle)
     whole_nodes: bool = False
@@ -115,14 +112,6 @@ class SlurmSite:
         names = [self.default_partition] if not name or self.plain else name.split(",")
         return next((part for wanted in names for part in self.partitions if part.name == wanted), None)
 
-    def shifted(self, origin_s: float) -> "SlurmSite":
-        """The same site with time 0 at this moment."""
-        moved = tuple(
-            replace(entry, begin_s=entry.begin_s - origin_s, end_s=entry.end_s - origin_s)
-            for entry in self.reservations
-        )
-        return replace(self, reservations=moved)
-
     def fill_limits(self, jobs: JobTable) -> JobTable:
         """Jobs without a limit of their own have that of their partition."""
         if not np.isnan(jobs.limit_s).any():
@@ -135,10 +124,8 @@ class SlurmSite:
         return replace(jobs, limit_s=limits)
 
 
-def read_site(
-    path: Path, *, qos: Path | None = None, accounts: Path | None = None, reservations: Path | None = None
-) -> SlurmSite:
-    """slurm.conf, and what `sacctmgr` and `scontrol` say beside it."""
+def read_site(path: Path, *, qos: Path | None = None, accounts: Path | None = None) -> SlurmSite:
+    """slurm.conf, and what `sacctmgr` says beside it."""
     conf = read_conf(path)
     nodes, notes = _usable_nodes(conf.nodes)
     names = tuple(node.name for node in nodes)
@@ -146,9 +133,6 @@ def read_site(
     default = next((part.name for part in conf.partitions.values() if _says_yes(part.words, "default")), parts[0].name)
     by_qos, more = ({}, []) if qos is None else read_qos(qos)
     notes += more
-    booked = () if reservations is None else tuple(read_reservations(reservations))
-    notes += [f"reservation {entry.name}: its flag {flag} is not modelled" for entry in booked
-              for flag in sorted(entry.flags - {"MAINT", "SPEC_NODES", "IGNORE_JOBS", "OVERLAP", "ALL_NODES"})]  # fmt: skip
     select = conf.words.get("selecttype", "select/cons_tres").lower()
     weights = sorted({node.weight for node in nodes})
     preempt = conf.words.get("preempttype", "preempt/none").lower().removeprefix("preempt/")
@@ -162,7 +146,6 @@ def read_site(
         default_partition=default,
         qos=by_qos,
         associations=() if accounts is None else tuple(read_associations(accounts)),
-        reservations=booked,
         weights=_read_weights(conf.words),
         cycle=_read_cycle(conf.words),
         whole_nodes=select == "select/linear",

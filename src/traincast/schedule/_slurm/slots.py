@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traincast.schedule._jobs import Floats, Ints
 
@@ -20,7 +19,7 @@ Held = tuple[Ints, Ints]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asks:
-    """By job: nodes, then GPUs, CPUs and memory on each, GPUs in all, whole nodes, group, window (-1 for none), believed run
+    """By job: nodes, then GPUs, CPUs and memory on each, GPUs in all, whole nodes, group, believed run
     time, partition and whether it may preempt others."""
 
     nodes: Ints
@@ -28,19 +27,9 @@ class Asks:
     gpus: Ints
     exclusive: Ints
     group: Ints
-    window: Ints
     lasts: Floats
     partition: Ints
     preempts: Ints
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Windows:
-    """Times in which nodes (a row of marks for each window) are set aside."""
-
-    nodes: NDArray[np.bool_]
-    begin_s: Floats
-    end_s: Floats
 
 
 class Board:
@@ -49,10 +38,8 @@ class Board:
     `masks` say which group of jobs may use which nodes, `rank` in which order of weight nodes are taken, `blocked` which
     ones no later job of a look may use."""
 
-    def __init__(
-        self, size: Ints, masks: Ints, rank: Ints, windows: Windows, asks: Asks, *, fullest_first: bool
-    ) -> None:
-        self.size, self.free, self.asks, self._windows = size, size.copy(), asks, windows
+    def __init__(self, size: Ints, masks: Ints, rank: Ints, asks: Asks, *, fullest_first: bool) -> None:
+        self.size, self.free, self.asks = size, size.copy(), asks
         self._masks, self._rank, self._fullest_first = masks.astype(bool), rank, fullest_first
         self.blocked = np.zeros(len(size), dtype=bool)
         self.held: dict[int, Held] = {}
@@ -63,10 +50,6 @@ class Board:
         """Give what a job holds to the free amounts (sign 1), or take it (sign -1)."""
         nodes, amounts = self.held[job]
         (self.free if free is None else free)[..., nodes, :] += sign * amounts
-
-    def hold_memory(self, job: int, sign: int) -> None:
-        nodes, amounts = self.held[job]
-        self.free[nodes, 2] += sign * amounts[:, 2]
 
     def lay_now(self, now: float) -> None:
         self._times = [now]
@@ -80,28 +63,13 @@ class Board:
         free = self._slots[slot] if last == slot + 1 else self._slots[slot:last].min(axis=0)
         need = self.size if asks.exclusive[job] else asks.each[job]
         able = (free >= need).all(axis=1) & self._masks[asks.group[job]] & ~self.blocked
-        found = (
-            np.flatnonzero(able & ~self._set_aside(job, begin, end))
-            if len(self._windows.begin_s)
-            else np.flatnonzero(able)
-        )
+        found = np.flatnonzero(able)
         wanted = int(asks.nodes[job])
         if len(found) < wanted:
             return None
         room = self._slots[slot][found, 0]
         score = self._rank[found] * 2**20 + (room if self._fullest_first else 1024 - room)
         return found[np.lexsort((found, score))[:wanted]]
-
-    def _set_aside(self, job: int, begin: float, end: float) -> NDArray[np.bool_]:
-        """Nodes that a window which is not the job's own takes away while the job would run."""
-        windows, own = self._windows, int(self.asks.window[job])
-        others = (begin < windows.end_s) & (end > windows.begin_s)
-        if own < 0:
-            return np.asarray(windows.nodes[others].any(axis=0))
-        if begin < windows.begin_s[own] or end > windows.end_s[own]:
-            return np.ones(len(self.size), dtype=bool)
-        others[own] = False
-        return np.asarray(windows.nodes[others].any(axis=0) | ~windows.nodes[own])
 
     def write_down(self, job: int, nodes: Ints) -> None:
         """The nodes just found become those of the job; the last one gives what is left of its GPUs."""
@@ -132,7 +100,7 @@ class Board:
                 started.append(job)
             elif asks.preempts[job]:
                 return started, at
-            elif asks.window[job] < 0:
+            else:
                 self.block(part, failed, part_nodes)
         return started, len(queue)
 
@@ -167,10 +135,6 @@ class Board:
                 self._slots[last] = self._slots[last - 1]
                 self._times.append(time)
             self.hold(job, 1, self._slots[last])
-        for pair in zip(self._windows.begin_s.tolist(), self._windows.end_s.tolist(), strict=True):
-            for time in pair:
-                if time > now and len(self._times) + 2 < MOST_SLOTS:
-                    self._cut(time)
 
     def run_backfill(
         self, now: float, horizon: float, step: float, queue: Sequence[int], ends: Sequence[tuple[float, int]]
@@ -186,7 +150,6 @@ class Board:
                 asks.group[job],
                 asks.nodes[job],
                 asks.exclusive[job],
-                asks.window[job],
                 asks.lasts[job],
                 *asks.each[job],
             )

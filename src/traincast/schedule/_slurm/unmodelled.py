@@ -60,6 +60,8 @@ def _in_words(conf: SlurmConf) -> Iterator[str]:
             yield f"slurm.conf: {key}={value} is not modelled; {_RELEVANT[key]}"
         elif key.startswith(_ABOUT_ORDER):
             yield f"slurm.conf: {key} is not known here and was not read"
+    if "SUSPEND" in conf.words.get("preemptmode", "").upper():
+        yield "slurm.conf: PreemptMode=SUSPEND is not modelled; preempted jobs go back to the queue and start again"
     kind = conf.words.get("selecttype", "select/cons_tres").lower()
     if kind not in ("select/cons_tres", "select/cons_res", "select/linear"):
         yield f"slurm.conf: SelectType={kind} is treated as select/cons_tres"

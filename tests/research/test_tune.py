@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 
 from builders import make_cluster, make_mlp
+from research.fits.tune import know_step, tune
 from traincast.catalog import workload
 from traincast.cost._pricing import Pricing
 from traincast.cost._roofline import Roofline
 from traincast.cost._stack import read_constants, with_constants
 from traincast.forecast import Engine
-from traincast.forecast._tune import know_step, tune
 from traincast.resolve import build_cluster
 from traincast.spec import Job, Parallelism, PlanHabits, Question, Stack
 

@@ -18,7 +18,7 @@ from traincast.cost import (
     replay,
     with_constants,
 )
-from traincast.forecast._engine import Engine
+from traincast.forecast import Engine
 from traincast.noun import noun
 from traincast.simulate import add_waiting, simulate_step
 from traincast.spec import Cluster, Collective, Estimate, Job, Op, Parallelism, PlanHabits, Program, Stack, Timeline
@@ -30,10 +30,6 @@ NOISE = 0.08
 MAX_STEPS = 120
 HOST_TIMES = ("forward_call_s", "backward_call_s", "optimizer_call_s", "launch_s", "collective_call_s")
 SLOWER_HOSTS = (2.5, 6.0)
-SLOWER_LINKS = (3.0, 9.0)
-LINKS = ("intra_factor", "inter_factor")
-COMMUNICATING = ("collective_call_s", "intra_factor", "inter_factor")
-COMPUTING = tuple(name for name in TUNABLE if name not in COMMUNICATING)
 
 
 @noun
@@ -50,8 +46,6 @@ class KnownStep:
     """The host waits for the device before every update."""
     awaits_inputs: bool = False
     """The same before every micro-batch."""
-    slowness: float = 1.0
-    """How many times longer the computation of this job takes than the constants say; its communication does not."""
 
     def predict(self, stack: Stack) -> float:
         """The duration of the step under a stack's constants."""
@@ -59,7 +53,6 @@ class KnownStep:
 
     def simulate(self, stack: Stack) -> Timeline:
         """The step under a stack's constants."""
-        stack = slow_down(stack, self.slowness)
         priced: dict[int, list[Estimate]] = {}
         for stage, estimates, crossing in zip(self.program.stages, self.estimates, self.crossing, strict=True):
             if id(stage.tasks) not in priced:
@@ -78,14 +71,6 @@ class KnownStep:
             awaits_inputs=self.awaits_inputs and not self.cuda_graphs,
         )
         return add_waiting(timeline, self.program)
-
-
-def slow_down(stack: Stack, factor: float) -> Stack:
-    """The stack with everything but communication taking `factor` times as long: a step of one device takes exactly that."""
-    if factor == 1.0:
-        return stack
-    constants = read_constants(stack)
-    return with_constants(stack, {name: factor * constants[name] for name in COMPUTING})
 
 
 def know_step(
@@ -178,15 +163,9 @@ def tune(
 
 
 def _list_starts(names: Sequence[str], prior: Array) -> list[Array]:
-    """Where the device hides the host, no slope leads to a slower host: look there first. So with computation that hides links,
-    where it is held and only they may move."""
-    links_only = set(names) <= set(COMMUNICATING)
-    hidden = [(link,) for link in LINKS] if links_only else [HOST_TIMES]
-    return [prior] + [
-        prior + np.array([name in together for name in names]) * math.log(slower)
-        for together in hidden
-        for slower in (SLOWER_LINKS if links_only else SLOWER_HOSTS)
-    ]
+    """Where the device hides the host, no slope leads to a slower host: look there first."""
+    is_host = np.array([name in HOST_TIMES for name in names])
+    return [prior, *(prior + is_host * math.log(slower) for slower in SLOWER_HOSTS)]
 
 
 def _thin(known: Sequence[KnownStep], most: int) -> list[KnownStep]:
