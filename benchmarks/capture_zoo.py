@@ -1,6 +1,6 @@
 """Records many models of other people and compares each recording with PyTorch's own counters.
 
-    python benchmarks/capture_zoo.py [--only name,...] [-o benchmarks/capture_zoo.md]
+    python benchmarks/capture_zoo.py [--only name,...] [-o table.md]
 
 Needs timm, diffusers, torch_geometric, peft, transformers, keras, flax and optax; a family whose package is missing is left out
 with a word. Reference: parameters by `numel`, FLOP of the forward pass by `torch.utils.flop_counter`, memory by `MemTracker`, all

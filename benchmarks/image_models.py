@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from traincast import catalog
-from traincast.cost import load_learned, mark_software
+from traincast.cost import load_learned
+from traincast.cost._pricing import mark_software
 from traincast.files import load_graph, save_graph
 from traincast.lower import mark_evaluation, mark_orders
 from traincast.lower._fuse import fuse

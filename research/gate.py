@@ -4,8 +4,8 @@ An even choice of measured rows of every source in ../shared/cases (the check ta
 package ships; left out, which is without what runs of the publisher taught; and given one measured run of the same job on another
 number of devices or another batch. Sources weigh alike. What the last release said about the same rows is committed beside this
 file. The gate fails where a source of ten rows or more got worse by more than 2 points, or the mean over sources by 0.3, unless
-`accepted.toml` names it with the reason, and where a given run makes such a source as much worse than it is without. `--write`
-FILE keeps the answers, which makes the table of a release.
+`accepted.toml` names it with the reason, and where a given run makes such a source as much worse than it is without.
+`--write FILE` keeps the answers, which makes the table of a release.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Draws the picture of distributed.md and exports the same step for Perfetto: python docs/theory/draw_pipeline.py"""
+"""Exports the step of distributed.md for Perfetto: python docs/theory/draw_pipeline.py"""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from traincast import catalog, forecast
 from traincast.catalog import workload
 from traincast.files import write_whole
-from traincast.report import draw_timeline, trace_forecast
+from traincast.report import trace_forecast
 from traincast.spec import Job, Parallelism
 
 HERE = Path(__file__).parent
@@ -19,8 +19,6 @@ def main() -> None:
     plan = Parallelism(pipeline=4, data=2, micro_batches=6, zero=1)
     graph = workload("gpt2", batch=4, seq=1024, precision="bf16")
     answer = forecast(Job(graph=graph), cluster, plan, draw=True)
-    title = f"{answer.workload}: 1F1B over 4 stages x 2 replicas, {answer.step.seconds * 1e3:.0f} ms"
-    write_whole(HERE / "pipeline-step.svg", draw_timeline(answer.timeline, title=title))
     # No time stamp inside, so that the same step gives the same file.
     raw = json.dumps(trace_forecast(answer), separators=(",", ":")).encode()
     write_whole(HERE / "pipeline-step.trace.json.gz", gzip.compress(raw, mtime=0))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from traincast.cost import needs_of, power, work_of
+from traincast.cost._power import needs_of, power, work_of
 from traincast.errors import TraincastError
 from traincast.forecast import answer
 from traincast.plan import decide

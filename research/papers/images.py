@@ -183,16 +183,17 @@ def compare(
         for one in sorted(set(row_fold.tolist())):
             seconds[row_fold == one] = answer(row_fold != one, row_fold == one)
         found[name] = [np.abs(seconds / rows.measured_s - 1)]
-    if condition in ALONE:
+    if seeds and condition in ALONE:
         found["GNN only"] = [
             np.abs(network_alone(data, table, rows, fold, seed) / rows.measured_s - 1) for seed in seeds
         ]
-    if condition == OF_DRIPLE:
+    if seeds and condition == OF_DRIPLE:
         found["Driple's GCN"] = [np.abs(predict_images(data, seed=seed)[1] / rows.measured_s - 1) for seed in seeds]
     found["layers"] = [np.abs(rows.layers_s / rows.measured_s - 1)]
-    found["GNN on the layers"] = [
-        np.abs(np.expm1(network_above(data, table, fold, seed) - table.log_measured))[rows.places] for seed in seeds
-    ]
+    if seeds:
+        found["GNN on the layers"] = [
+            np.abs(np.expm1(network_above(data, table, fold, seed) - table.log_measured))[rows.places] for seed in seeds
+        ]
     found["ours"] = [best]
     lines: list[tuple[str, list[str], str]] = []
     for name, each in found.items():

@@ -9,7 +9,7 @@ import numpy as np
 
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Floats, Ints, JobTable
-from traincast.schedule._lines import Key, Line, ServingLine, View
+from traincast.schedule._lines import Key, Line, ServingLine
 from traincast.schedule._shares import Shareholders, SharePolicy
 from traincast.spec import Fleet, Schedule
 
@@ -23,13 +23,13 @@ class ListOrder:
     preemptive: bool = True
     fit: str = "skip"
 
-    def line(self, view: View) -> "_ListLine":
-        return _ListLine(view, self.key)
+    def line(self, floor: Floor) -> "_ListLine":
+        return _ListLine(floor, self.key)
 
 
 class _ListLine(Line):
-    def __init__(self, view: View, key: Key) -> None:
-        self._view, self._key = view, key
+    def __init__(self, floor: Floor, key: Key) -> None:
+        self._floor, self._key = floor, key
         self._queue: list[int] = []
 
     def join(self, job: int, now_s: float) -> None:
@@ -39,7 +39,7 @@ class _ListLine(Line):
         self._queue.remove(job)
 
     def order(self, now_s: float) -> Iterable[int]:
-        self._queue.sort(key=lambda job: self._key(self._view, job, now_s))
+        self._queue.sort(key=lambda job: self._key(self._floor, job, now_s))
         return self._queue
 
 
@@ -53,8 +53,8 @@ class HeliosSrtf:
     preemptive: bool = True
     fit: str = "helios"
 
-    def line(self, view: View) -> "_HeliosLine":
-        return _HeliosLine(view)  # type: ignore[arg-type]
+    def line(self, floor: Floor) -> "_HeliosLine":
+        return _HeliosLine(floor)
 
 
 class _HeliosLine(ServingLine):
@@ -115,13 +115,13 @@ class Leveled:
     preemptive: bool = True
     fit: str = "skip"
 
-    def line(self, view: View) -> "_LeveledLine":
-        return _LeveledLine(view, self.limits, by_gpu=self.by_gpu)
+    def line(self, floor: Floor) -> "_LeveledLine":
+        return _LeveledLine(floor, self.limits, by_gpu=self.by_gpu)
 
 
 class _LeveledLine(Line):
-    def __init__(self, view: View, limits: Sequence[float], *, by_gpu: bool) -> None:
-        self._view, self._limits, self._by_gpu = view, limits, by_gpu
+    def __init__(self, floor: Floor, limits: Sequence[float], *, by_gpu: bool) -> None:
+        self._floor, self._limits, self._by_gpu = floor, limits, by_gpu
         self._active: dict[int, int] = {}
         self._levels: list[list[int]] = [[] for _ in range(len(limits) + 1)]
 
@@ -133,10 +133,10 @@ class _LeveledLine(Line):
         self._levels[self._active.pop(job)].remove(job)
 
     def order(self, now_s: float) -> Iterable[int]:
-        view = self._view
+        floor = self._floor
         for job, level in list(self._active.items()):
-            if level < len(self._limits) and view.is_running(job):
-                service = view.served_s(job, now_s) * (view.num_gpus[job] if self._by_gpu else 1)
+            if level < len(self._limits) and floor.is_running(job):
+                service = floor.served_s(job, now_s) * (floor.num_gpus[job] if self._by_gpu else 1)
                 if service >= self._limits[level]:
                     self._levels[level].remove(job)
                     self._levels[level + 1].append(job)
@@ -144,15 +144,15 @@ class _LeveledLine(Line):
         return [job for level in self._levels for job in level]
 
     def wakeup_s(self, now_s: float) -> float:
-        view = self._view
+        floor = self._floor
         soonest = math.inf
         for index, level in enumerate(self._levels):
-            running = [job for job in level if view.is_running(job)]
-            level[:] = running + [job for job in level if not view.is_running(job)]
+            running = [job for job in level if floor.is_running(job)]
+            level[:] = running + [job for job in level if not floor.is_running(job)]
             if index < len(self._limits):
                 for job in running:
-                    left = self._limits[index] - view.served_s(job, now_s)
-                    soonest = min(soonest, now_s + math.ceil(left / view.num_gpus[job] if self._by_gpu else left))
+                    left = self._limits[index] - floor.served_s(job, now_s)
+                    soonest = min(soonest, now_s + math.ceil(left / floor.num_gpus[job] if self._by_gpu else left))
         return soonest
 
 

@@ -165,6 +165,11 @@ def load_calibration(source: str | os.PathLike[str]) -> Calibration:
     return _load_calibration(path, stat.st_mtime_ns, stat.st_size)
 
 
+def read_calibration(named: str | Calibration | None) -> Calibration | None:
+    """What a question names as learnt: by its name, its file, or itself."""
+    return load_calibration(named) if isinstance(named, str) else named
+
+
 @functools.lru_cache(maxsize=8)
 def _load_calibration(path: Path, _changed_ns: int, _size: int) -> Calibration:
     return decode_calibration(read_json(path), where=str(path))

@@ -94,6 +94,17 @@ def test_a_weight_gradient_is_told_in_every_order_of_dims() -> None:
     assert {flop for _, flop in passes} == {one}
 
 
+def test_the_gradients_of_a_transposed_convolution_do_its_work() -> None:
+    def train(kernel: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def loss(kernel: jax.Array, x: jax.Array) -> jax.Array:
+            return jax.lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=("NCHW", "OIHW", "NCHW")).sum()
+
+        return jax.grad(loss, argnums=(0, 1))(kernel, x)
+
+    graph = capture_jax(train, shape(4, 8, 3, 3), shape(2, 8, 16, 16))
+    assert {op.flop for op in graph.ops if op.kind == "conv"} == {2.0 * 2 * 16 * 16 * 9 * 8 * 4}
+
+
 def test_names_of_scopes_become_layers() -> None:
     def named(w: jax.Array, x: jax.Array) -> jax.Array:
         with jax.named_scope("block_3"):

@@ -202,14 +202,15 @@ def test_what_cannot_be_recorded_says_what_to_write_and_where(
         capture(lambda: kind(8, 8), x)
 
 
-def test_attention_in_windows_has_the_products_of_its_real_run() -> None:
+@pytest.mark.parametrize("length", [32, 64, 80])
+def test_attention_in_windows_has_the_products_of_its_real_run(length: int) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LongformerConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=128,
         attention_window=16, max_position_embeddings=130, pad_token_id=1, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    ids = torch.full((2, 32), 5)
+    ids = torch.full((2, length), 5)
     graph = capture(lambda: transformers.LongformerForMaskedLM(config), {"input_ids": ids, "labels": ids})
     forward = [
         (op.flop or 0.0) * count

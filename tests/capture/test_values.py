@@ -1,5 +1,7 @@
 """Programs that look at their data."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -170,6 +172,45 @@ def test_checks_of_a_program_pass_and_are_named() -> None:
     graph = capture(Guarded(), torch.zeros(4, 8))
     assert sum("a check of the program is taken to pass (test_values.py:" in text for text in graph.assumptions) == 4
     assert "factorisations of matrices are taken to succeed" in graph.assumptions
+
+
+def test_nodes_of_graphs_are_padded_to_the_largest_graph() -> None:
+    """As to_dense_batch of torch_geometric does it, by room for whole numbers that is written afterwards."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Any, graph: Any) -> Any:
+            sizes = torch.zeros(3, dtype=torch.long).scatter_add_(0, graph, torch.ones_like(graph))
+            starts = sizes.new_empty(4)
+            starts[:1].zero_()
+            torch.cumsum(sizes, 0, out=starts[1:])
+            largest = int(sizes.max())
+            places = torch.arange(len(graph)) - starts[graph] + graph * largest
+            mask = torch.zeros(3 * largest, dtype=torch.bool)
+            mask[places] = True
+            padded = x.new_zeros(3 * largest, 4).index_put((places,), x)
+            return x + self.inner(padded)[mask]
+
+    graph = capture(Padded(), (torch.zeros(9, 4), torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2])), mode="forward_backward")
+    assert next(op.flop for op in graph.ops if op.kind == "matmul") == 2 * 12 * 4 * 4
+    assert not any("taken" in each for each in graph.assumptions if "loss" not in each)
+
+
+def test_a_large_mask_of_equal_elements_is_known() -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            rows = torch.arange(4096)
+            seen = (rows[:, None] >= 0) & torch.ones(2, 1, 1, 4096, dtype=torch.bool)
+            bias = torch.where(seen.expand(2, 1, 4096, 4096), 0.0, -1.0)[:, 0, 0]
+            bias[bias > 0] = 2.0
+            return super().forward(x) if (bias < 0).any() else x * super().forward(x)
+
+    graph = capture(Masked(8, 8), torch.zeros(2, 8), mode="forward_backward")
+    assert not [each for each in graph.assumptions if "loss" not in each]
+    assert any("mul" in op.name for op in graph.ops if op.phase == "forward")
 
 
 def test_a_condition_of_a_tensor_takes_its_first_branch_and_says_so() -> None:

@@ -105,4 +105,3 @@ def test_wrong_words_are_one_line_and_exit_code_2(run: Run) -> None:
         assert ran.code == 2, extra
         assert wanted in ran.err, extra
         assert len(ran.err.strip().splitlines()) == 1
-    assert "--global-batch" in run("plan", "resnet50", "-d", "a100-80g").err

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from traincast import catalog
-from traincast.cost import needs_of, power, work_of
+from traincast.cost._power import needs_of, power, work_of
 from traincast.forecast import Engine, forecast
 from traincast.spec import Job, Parallelism
 

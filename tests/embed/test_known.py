@@ -5,9 +5,10 @@ from functools import cache
 import pytest
 
 from builders import make_mlp
+from traincast.catalog import workload
 from traincast.design import d_optimal
 from traincast.embed._encoder import load_encoder
-from traincast.embed._known import KnownWorkload, WorkloadAtlas, draw_atlas, widen
+from traincast.embed._known import KnownWorkload, WorkloadAtlas, draw_atlas, load_atlas, widen
 from traincast.embed._summary import Summary, summarize
 
 
@@ -53,6 +54,14 @@ def test_neighbours_come_closest_first_and_once_each() -> None:
 def test_what_is_unlike_all_known_is_farther_than_most() -> None:
     atlas, _ = _atlas()
     assert atlas.distance(summarize(make_mlp(layers=64, width=8192, batch=4096))) > 0.95
+
+
+def test_mixed_precision_is_no_other_architecture() -> None:
+    atlas = load_atlas()
+    plain, mixed = (summarize(workload("vit-b16", batch=64, precision=precision)) for precision in ("fp32", "bf16-amp"))
+    assert plain.mix.keys() == mixed.mix.keys()
+    assert atlas.nearest(mixed, count=1)[0].workload.name == "vit-b16"
+    assert atlas.farness(mixed) < 1.0
 
 
 def test_intervals_widen_only_beyond_the_ordinary() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from builders import make_cluster, make_device, make_mlp
 from traincast.catalog._workloads import workload
-from traincast.cost import needs_of, power, work_of
+from traincast.cost._power import needs_of, power, work_of
 from traincast.forecast import forecast
 from traincast.spec import Cluster, Device, Estimate, Forecast, Job, Op, Parallelism, Stack, Stage
 

@@ -9,12 +9,12 @@ import pytest
 
 from traincast.certainty._labels import label_run
 from traincast.errors import TraincastError
-from traincast.files import decode_calibration, read_json, save_calibration
+from traincast.files import decode_calibration, read_calibration, read_json, save_calibration
 from traincast.forecast import Engine
 from traincast.forecast import answer as answer_resolved
 from traincast.learn import learn
 from traincast.plan import decide, forecast, search_plans, space_of
-from traincast.resolve import ask_in_words, build_cluster, fill_in, read_calibration
+from traincast.resolve import ask_in_words, build_cluster, fill_in
 from traincast.spec import QUESTION_FIELDS, Calibration, MeasuredRun, Parallelism, Question
 
 WARM = Engine()

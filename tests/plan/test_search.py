@@ -89,7 +89,8 @@ def test_the_search_is_never_worse_than_trying_every_plan(
 
 def test_bounds_and_exhaustion_give_the_same_plans() -> None:
     pose = pose_transformer(layers=8)
-    space = Space(global_batch=32, context=(1,), recompute=("none",), batches=(1, 2))
+    degrees = (1, 2, 4, 8)
+    space = Space(global_batch=32, context=(1,), recompute=("none",), batches=(1, 2), tensor=degrees, pipeline=degrees)
     quick = search(pose, CLUSTERS[:1], space, top=5)
     whole = search(pose, CLUSTERS[:1], space, top=5, exhaustive=True)
     assert [p.forecast.job.total for p in quick.plans] == [p.forecast.job.total for p in whole.plans]
@@ -99,6 +100,13 @@ def test_bounds_and_exhaustion_give_the_same_plans() -> None:
     for found in (quick, whole):
         excluded = sum(found.excluded.values())
         assert found.num_plans == found.num_evaluated + found.num_pruned + excluded
+
+
+def test_layers_of_a_small_model_are_cut_only_where_somebody_asks_for_it() -> None:
+    pose, space = pose_transformer(layers=8), Space(global_batch=32, recompute=("none",), batches=(1,))
+    found = search(pose, CLUSTERS[:1], space)
+    assert {(plan.parallelism.tensor, plan.parallelism.pipeline) for plan in found.plans} == {(1, 1)}
+    assert any("--tp" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("objective", ["time", "energy"])

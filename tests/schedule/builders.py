@@ -1,8 +1,13 @@
 """Small real traces and fleets for the tests of the scheduler."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from hypothesis import strategies as st
 
+from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import JobTable
+from traincast.schedule._lines import Line
 from traincast.spec._fleet import Fleet, NodePool, Schedule
 
 
@@ -46,3 +51,16 @@ def gpus_in_use_are_possible(schedule: Schedule) -> bool:
             if used > width[node] + 1e-9 or used < -1e-9:
                 return False
     return True
+
+
+@dataclass(frozen=True)
+class Called:
+    """A policy that says the order of all waiting jobs at every look."""
+
+    order: Callable[[Floor, float], list[int]]
+    name: str = "called"
+    fit: str = "skip"
+    preemptive: bool = False
+
+    def line(self, floor: Floor) -> Line:
+        return Line(lambda now_s: self.order(floor, now_s))

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from schedule.builders import fleet, table
+from schedule.builders import Called, fleet, table
+from traincast.schedule._floor import Floor
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._network import UniformTraffic
-from traincast.schedule._policies import POLICIES, Ordered, Quotas
+from traincast.schedule._policies import POLICIES, Quotas
 from traincast.schedule._simulator import simulate_cluster
-from traincast.spec._fleet import Request, Snapshot
 
-SHORT_FIRST = Ordered(lambda seen: sorted(seen.waiting, key=lambda request: seen.estimated_s[request.job_id]))
+SHORT_FIRST = Called(lambda floor, now_s: sorted(floor.waiting, key=lambda job: floor.estimate_s[job]))
 
 
 def test_a_called_policy_meets_dependencies_limits_and_the_end_of_the_run() -> None:
@@ -71,13 +71,13 @@ def test_an_owner_takes_its_gpus_back_and_the_borrower_pays_for_the_interruption
     assert schedule.lost_gpu_s.tolist() == [20.0, 0.0]
 
 
-def test_a_policy_sees_no_true_durations_and_is_asked_at_every_moment() -> None:
+def test_a_policy_is_asked_at_every_moment() -> None:
     seen: list[tuple[float, int, int]] = []
 
-    def decide(snapshot: Snapshot) -> list[Request]:
-        seen.append((snapshot.now_s, len(snapshot.waiting), len(snapshot.running)))
-        assert all(request.duration_s is None for request in snapshot.waiting)
-        return list(snapshot.waiting)
+    def order(floor: Floor, now_s: float) -> list[int]:
+        if floor.waiting:
+            seen.append((now_s, len(floor.waiting), len(floor.running)))
+        return list(floor.waiting)
 
-    simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Ordered(decide), fleet=fleet(1, 4))
+    simulate_cluster(table((0.0, 4, 10.0), (1.0, 4, 10.0), (2.0, 4, 10.0)), Called(order), fleet=fleet(1, 4))
     assert seen == [(0.0, 1, 0), (1.0, 1, 1), (2.0, 2, 1), (10.0, 2, 0), (20.0, 1, 0)]

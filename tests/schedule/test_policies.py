@@ -12,12 +12,10 @@ from traincast.schedule._known import find_policy
 from traincast.schedule._policies import (
     POLICIES,
     LeastAttained,
-    Ordered,
     Quotas,
 )
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._speeds import ScalingLaw
-from traincast.spec._fleet import Request, Snapshot
 
 
 def ends(jobs, policy, *, gpus: int = 4, **more):
@@ -62,15 +60,6 @@ def test_owners_take_borrowed_gpus_back() -> None:
     jobs = table((0, 4, 100), (10, 2, 10), tenants=["a", "b"])
     shared = Quotas(owned=(("a", 2.0), ("b", 2.0)))
     assert ends(jobs, shared) == [110, 20]
-
-
-def test_a_function_from_snapshot_to_requests_is_a_policy() -> None:
-    def widest_first(snapshot: Snapshot) -> list[Request]:
-        assert all(request.duration_s is None for request in snapshot.waiting)
-        return sorted(snapshot.waiting, key=lambda request: -request.num_gpus)
-
-    jobs = table((0, 4, 10), (1, 1, 5), (2, 4, 5))
-    assert ends(jobs, Ordered(widest_first)) == [10, 20, 15]
 
 
 def test_history_orders_by_what_a_users_jobs_took_before() -> None:

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schedule.builders import fleet, table
+from schedule.builders import Called, fleet, table
 from traincast.__main__ import main
 from traincast.errors import InvalidInput
 from traincast.report._schedule import format_policies, perfetto
 from traincast.report._schedule_charts import format_page
 from traincast.schedule._compare import Case
+from traincast.schedule._floor import Floor
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._known import REGISTRY
 from traincast.schedule._metrics import measure_schedule
-from traincast.schedule._policies import POLICIES, Ordered
+from traincast.schedule._policies import POLICIES
 from traincast.schedule._shares import SHARE_POLICIES
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._speeds import SpeedForecast, forecast_jobs
@@ -28,7 +29,7 @@ from traincast.schedule._study import (
     run_policy,
 )
 from traincast.schedule._traces import Trace
-from traincast.spec._fleet import Fleet, NodePool, Request, Snapshot
+from traincast.spec._fleet import Fleet, NodePool
 
 
 def test_metrics_of_a_schedule_done_by_hand() -> None:
@@ -158,17 +159,17 @@ def test_a_job_may_name_a_saved_graph_or_a_job_file(tmp_path: Path) -> None:
 def test_the_scheduler_sees_the_forecast_with_its_interval() -> None:
     jobs = table((0, 1, 0), (0, 1, 0), workloads=["net", "net"], steps=[100.0, 50.0])
     jobs = jobs.with_durations(np.full(2, np.nan))
-    seen: list[Snapshot] = []
+    seen: list[tuple[float, float, float]] = []
 
-    def decide(snapshot: Snapshot) -> list[Request]:
-        seen.append(snapshot)
-        return list(snapshot.waiting)
+    def order(floor: Floor, now_s: float) -> list[int]:
+        low, high = floor.interval_s(0) or (math.nan, math.nan)
+        seen.append((low, floor.estimate_s[0], high))
+        return list(floor.waiting)
 
     one = parse_fleet("1x1:fast")
     known = forecast_jobs(jobs, fleet=one, oracle=oracle)
-    simulate_cluster(known.jobs, Ordered(decide), fleet=one, perf=known.perf, estimator=known.estimator)
-    low, high = seen[0].interval_s["0"]
-    assert (low, seen[0].estimated_s["0"], high) == pytest.approx((80.0, 100.0, 125.0))
+    simulate_cluster(known.jobs, Called(order), fleet=one, perf=known.perf, estimator=known.estimator)
+    assert seen[0] == pytest.approx((80.0, 100.0, 125.0))
     careful = forecast_jobs(jobs, fleet=one, oracle=oracle, quantile=0.95)
     assert careful.estimator.start(jobs).estimate_s(0) == pytest.approx(125.0, rel=1e-3)
 

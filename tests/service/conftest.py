@@ -126,6 +126,21 @@ def start(state: Path, *options: str, token: str | None = None) -> Running:
     return run_service(command, token=token)
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_service_outlives_its_test() -> Iterator[None]:
+    """A test that fails half way leaves nothing that computes on."""
+    known = len(STARTED)
+    yield
+    for process in STARTED[known:]:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    del STARTED[known:]
+
+
 def run_service(command: list[str], *, token: str | None) -> Running:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("TRAINCAST_TOKEN", None)
@@ -133,6 +148,7 @@ def run_service(command: list[str], *, token: str | None) -> Running:
         environment["TRAINCAST_TOKEN"] = token
     # A group of its own, as a service manager starts it.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    STARTED.append(process)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"the service did not start: exit code {process.wait()}"
@@ -144,5 +160,6 @@ def run_service(command: list[str], *, token: str | None) -> Running:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One service for all tests that leave it as it is."""
     running = start(tmp_path_factory.mktemp("service") / "state.db", "--workers", "1")
+    STARTED.remove(running.process)  # it lives as long as the tests
     yield running
     running.stop()

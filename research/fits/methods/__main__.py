@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from research.fits.interaction_gpu.data import Data, read_everything, read_simulated
+from research.fits.interaction_gpu.data import SIMULATED, Data, read_everything, read_simulated
 
 Array = NDArray[np.float64]
 FOLDS = 4
@@ -43,6 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("system", choices=("scaledl", "predictddl", "driple"))
     parser.add_argument("--every", type=int, default=4, help="of so many image models and runs of a source one is read")
     parser.add_argument("--dry", action="store_true", help="print what left-out groups say and write nothing")
+    parser.add_argument(
+        "--simulated",
+        type=int,
+        default=SIMULATED,
+        help="steps that driple is pre-trained on; 0 compares transfers only",
+    )
     asked = parser.parse_args(arguments)
     data = read_everything(every=asked.every)
     if asked.system == "scaledl":
@@ -52,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         from research.fits.methods.driple import train as train_twelve
 
-        train_twelve(data, read_simulated(), write=not asked.dry)
+        train_twelve(data, read_simulated(asked.simulated) if asked.simulated else None, write=not asked.dry)
         return 0
     train(data, write=not asked.dry)
     return 0

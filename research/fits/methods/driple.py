@@ -151,7 +151,13 @@ def answer(network: TwelveNetwork, data: Data, rows: NDArray[np.intp]) -> Array:
     return np.array([network.answer(rank) for rank in ranks])
 
 
-def train(data: Data, simulated: Data, *, write: bool) -> None:
+def train(data: Data, simulated: Data | None, *, write: bool) -> None:
+    """Without simulated steps only what a new setting gains is printed."""
+    if simulated is None:
+        names = sorted({name for one in data.programs for name in one.classes})
+        seen = tabulate(data, {name: place for place, name in enumerate(names)})
+        compare_transfer(data, seen, None)
+        return
     names = sorted({name for one in (*data.programs, *simulated.programs) for name in one.classes})
     classes = {name: place for place, name in enumerate(names)}
     taught, seen = tabulate(simulated, classes), tabulate(data, classes)
@@ -185,18 +191,22 @@ def train(data: Data, simulated: Data, *, write: bool) -> None:
         save_twelve(export(taught, fixed, weights, sigma, len(taught.program) + len(seen.program)))
 
 
-def compare_transfer(data: Data, seen: Table, taught: Table) -> None:
+def compare_transfer(data: Data, seen: Table, taught: Table | None) -> None:
     """The clusters of a publisher as the new setting: layers moved by few runs, against a network trained on them alone."""
     for new in NEW_SETTINGS:
         _compare_transfer(data, seen, taught, new)
 
 
-def _compare_transfer(data: Data, seen: Table, taught: Table, new: str) -> None:
+def _compare_transfer(data: Data, seen: Table, pretrained: Table | None, new: str) -> None:
+    taught = pretrained or seen
     sources = np.array([data.programs[row.program].source for row in data.rows])
     here, elsewhere = np.flatnonzero(sources == new), np.flatnonzero(sources != new)
     fixed, weights = _begin(taught, seen, 1)
-    fit(taught, np.arange(len(taught.program)), fixed, weights, steps=STEPS, rate=RATE)
-    fit(seen, elsewhere, fixed, weights, steps=TUNING_STEPS, rate=RATE / 2)
+    if pretrained is None:
+        fit(seen, elsewhere, fixed, weights, steps=STEPS, rate=RATE)
+    else:
+        fit(taught, np.arange(len(taught.program)), fixed, weights, steps=STEPS, rate=RATE)
+        fit(seen, elsewhere, fixed, weights, steps=TUNING_STEPS, rate=RATE / 2)
     sigma = dict.fromkeys(OUTPUTS, 0.4)
     start = export(taught, fixed, weights, sigma, 0)
     order = np.random.default_rng(0).permutation(here)

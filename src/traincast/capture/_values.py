@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from traincast.capture._guards import find_guard
 
-FLOAT_LIMIT = 4096
+FLOAT_LIMIT = 2**18
 WHOLE_LIMIT = 4 * 2**20
 """Values are followed through float tensors up to the first number of elements and through integer ones up to the second."""
 
@@ -22,6 +22,7 @@ _SLOT = "_traincast_value"
 _ATEN = torch.ops.aten
 _RANDOM = {_ATEN.rand.default, _ATEN.rand_like.default}
 _RANDOM_NAMES = ("bernoulli", "uniform", "normal", "random", "exponential", "dropout", "rand", "multinomial", "empty")
+_EMPTY = {_ATEN.empty.memory_format, _ATEN.empty_strided.default, _ATEN.new_empty.default, _ATEN.empty_like.default}
 _READERS = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}
 _RAGGED = {
     _ATEN.nonzero.default, _ATEN.masked_select.default, _ATEN._unique2.default, _ATEN.unique_dim.default,
@@ -179,6 +180,10 @@ class Values:
         answer: Any = (
             self._guess_condition() if tensor.dtype == torch.bool else 0.5 if tensor.dtype.is_floating_point else 1
         )
+        if tensor.dtype != torch.bool:
+            # What is computed from it later agrees with what was answered.
+            with _disable_current_modes():
+                self.set(tensor, torch.full(tensor.shape, answer, dtype=tensor.dtype))
         if not self.recording:
             return answer
         self._assume(
@@ -309,26 +314,16 @@ class Values:
             return
         outputs = _tensors_in((output,))
         if not outputs or not all(_is_small(tensor) for tensor in outputs):
-            self._forget(func, args)
+            if not _follow_equal(func, args, kwargs, known, output):
+                self._forget(func, args)
             return
         name = func._schema.name.removeprefix("aten::")
         if name.startswith("traincast") or any(word in name for word in _RANDOM_NAMES):
             self._forget(func, args)
             self._draw(func, args, output)
-            return
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
-        except Exception:
+        elif not _run_beside(func, args, kwargs, known, tensors, outputs):
             # A value that cannot be followed is only unknown; the recording itself goes on.
             self._forget(func, args)
-            return
-        alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
-        origin = next((value.origin for value in known.values() if value.origin), "")
-        for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
-            if isinstance(fake, FakeTensor):
-                alive = alive_of.get(fake.untyped_storage()._cdata)
-                fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
 
     def _forget(self, func: Any, args: tuple[Any, ...]) -> None:
         if not func._schema.is_mutable:
@@ -346,6 +341,10 @@ class Values:
         if func in _RANDOM:
             with _disable_current_modes():
                 self.set(output, torch.full(output.shape, 0.5, dtype=output.dtype))
+        elif func in _EMPTY and not (output.dtype.is_floating_point or output.dtype.is_complex):
+            # Whoever makes room for whole numbers writes them before reading them; weights without values stay unknown.
+            with _disable_current_modes():
+                self.set(output, torch.zeros(output.shape, dtype=output.dtype))
         elif func is _ATEN.randperm.default:
             with _disable_current_modes():
                 self.set(output, torch.arange(output.numel(), dtype=output.dtype))
@@ -374,6 +373,67 @@ class Values:
             with _disable_current_modes():
                 spread = (torch.arange(indices.numel()) % max(1, choices)).reshape(indices.shape)
                 self.set(indices, spread, origin="what a router or argmax chooses is taken to be spread evenly")
+
+
+def _run_beside(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[int, Value], tensors: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+) -> bool:  # fmt: skip
+    """Runs an operation on the real values and keeps the results behind its fake ones."""
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            if func._schema.is_mutable:
+                _give_rooms(tensors[:1], known)
+            results = func(*_real(args, known), **{key: _real(item, known) for key, item in kwargs.items()})
+    except Exception:
+        return False
+    alive_of = {tensor.untyped_storage()._cdata: known[id(tensor)].alive for tensor in tensors}
+    origin = next((value.origin for value in known.values() if value.origin), "")
+    for fake, result in zip(outputs, _tensors_in((results,)), strict=False):
+        if isinstance(fake, FakeTensor):
+            alive = alive_of.get(fake.untyped_storage()._cdata)
+            fake.__dict__[_SLOT] = Value(result, [True] if alive is None else alive, origin)
+    return True
+
+
+def _follow_equal(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[int, Value], output: Any
+) -> bool:
+    """A large tensor whose elements are all the same (the mask of samples of one length) is followed by one of them."""
+    is_view = func._schema.returns[0].alias_info is not None
+    if func._schema.is_mutable or not (is_view or torch.Tag.pointwise in func.tags):
+        return False
+    with _disable_current_modes(), torch.no_grad():
+        if not all(_is_one_value(value.real) for value in known.values()):
+            return False
+        ones = {key: Value(_one_of(value.real).expand(value.real.shape), value.alive) for key, value in known.items()}
+        if not is_view:
+            ones = {key: Value(_one_of(value.real), value.alive) for key, value in ones.items()}
+        result = func(*_real(args, ones), **{key: _real(item, ones) for key, item in kwargs.items()})
+        if not isinstance(result, torch.Tensor):
+            return False
+        alive = next(iter(known.values())).alive if is_view else [True]
+        output.__dict__[_SLOT] = Value(result.expand(output.shape), alive)
+    return True
+
+
+def _one_of(real: Any) -> Any:
+    return real[(slice(0, 1),) * real.dim()]
+
+
+def _is_one_value(real: Any) -> bool:
+    if real.numel() == 0:
+        return False
+    is_held_once = all(step == 0 or size == 1 for step, size in zip(real.stride(), real.shape, strict=True))
+    return is_held_once or bool(_is_small(real) and (real == real.flatten()[0]).all())
+
+
+def _give_rooms(tensors: list[torch.Tensor], known: Mapping[int, Value]) -> None:
+    """Elements that are one in memory get room of their own before one of them is written."""
+    for tensor in tensors:
+        value = known[id(tensor)]
+        if value.real.numel() > 1 and 0 in value.real.stride():
+            value.real = value.real.clone(memory_format=torch.contiguous_format)
 
 
 def _grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

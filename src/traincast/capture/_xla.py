@@ -91,20 +91,25 @@ class Convolution:
 
     def describe(self) -> Described:
         """The gradients are convolutions too. That of the weight takes channels for samples, so features come first; that of the
-        input spreads what it reads or turns its kernel round."""
+        input spreads what it reads or turns its kernel round. A transposed convolution is the input gradient of the one that it
+        mirrors. Products with the zeros between spread elements are not counted."""
         (left, right, _), (data, kernel, _) = self.shapes, self.dims
         sizes, taps, outs = (
             [shape[dim] for dim in dims[2:]] for shape, dims in zip(self.shapes, self.dims, strict=True)
         )
-        batch, channels, features, strides, role = (
-            left[data[0]], left[data[1]], right[kernel[0]], self.strides, "forward",
-        )  # fmt: skip
+        batch, channels, features = left[data[0]], left[data[1]], right[kernel[0]]
+        role, strides, is_spread = "forward", self.strides, any(amount > 1 for amount in self.left_dilation)
+        products = math.prod(outs) * math.prod(taps)
         if data[1] == 0 and data[0] > 0:
             batch, channels, taps, outs, role, strides = channels, batch, outs, taps, "grad_weight", self.right_dilation
-        elif self.is_reversed or any(amount > 1 for amount in self.left_dilation):
+            if is_spread:
+                products = math.prod(sizes) * math.prod(taps)
+                channels, features, sizes, outs, strides = features, channels, outs, sizes, self.left_dilation
+        elif is_spread or (self.is_reversed and all(amount == 1 for amount in self.strides)):
+            products = math.prod(sizes if is_spread else map(min, sizes, outs)) * math.prod(taps)
             channels, features, sizes, outs = features, channels, outs, sizes
             role, strides = "grad_input", self.left_dilation
-        flop = 2.0 * batch * math.prod(outs) * math.prod(taps) * channels * features / self.groups
+        flop = 2.0 * batch * products * channels * features / self.groups
         attrs: dict[str, Attr] = {
             "batch": batch, "in_channels": channels, "out_channels": features, "groups": self.groups, "in_size": _text(sizes),
             "out_size": _text(outs), "kernel": _text(taps), "stride": _text(strides), "pass": role,

@@ -35,7 +35,7 @@ def accuracy(
 
     Every row is answered without its measured_* columns first. Step times are scored on rows of quality `clean`, memory
     and fits on all but `suspect` ones. A table of raw steps (throughput or TFLOP/s) is read too. With --given the rows of
-    another table are learnt from first. With --method all every system answers every row, side by side.
+    another table are learned from first. With --method all every system answers every row, side by side.
     """
     from traincast.accuracy import (
         choose_workers,

@@ -57,8 +57,8 @@ def calibrate(
         list[str] | None,
         typer.Option(
             "--gemm",
-            help="A product that you measured on a GPU: 'h100-sxm-80g bf16 2048x16384x4096 0.35ms'; again for more. Nothing is "
-            "measured here then; the GPU's products are set to that level.",
+            help="A matmul that you measured on a GPU: 'h100-sxm-80g bf16 2048x16384x4096 0.35ms'; again for more. Nothing is "
+            "measured here then; the GPU's matmuls are set to that level.",
         ),
     ] = None,
     gemms: Annotated[
@@ -67,7 +67,7 @@ def calibrate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one product of a GPU.
+    """Measure this machine for a few minutes, so that forecasts for it become sharp; or tell it one matmul of a GPU.
 
     What to measure is chosen by optimal design, information per second, and planned again as results come in. The error is
     shown before and after, on steps of models that were not fitted.
@@ -169,7 +169,7 @@ def _tell_levels(texts: "Sequence[str]", table: Path | None, *, name: str, out: 
         return
     for level in levels:
         for dtype, ratio in level.products.items():
-            say(f"{level.device}: products in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
+            say(f"{level.device}: matmuls in {dtype} take {ratio:.2f} times as long as its data sheet makes us expect")
     say(f"kept in {out}; use it with --calibration {out}")
     lead_to("forecast", "llama-3-8b", "--gpus", f"8x{levels[0].device}", "--calibration", out)
 

@@ -33,7 +33,6 @@ class Shown:
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write the step as a trace for https://ui.perfetto.dev.")
     ] = None
-    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the step's timeline to an SVG file.")] = None
     emit: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +47,7 @@ class Shown:
 
     def draws(self, plan: Parallelism) -> bool:
         """Whether every span is shown, or what follows from them: only then is the step drawn."""
-        asked = self.explain or self.trace is not None or self.svg is not None
+        asked = self.explain or self.trace is not None
         return asked or (self.json and plan.micro_batches <= MOST_DRAWN)
 
 
@@ -123,11 +122,6 @@ def _show(answer: "Forecast", shown: Shown, origin: "Origin") -> None:
         from traincast.report import trace_forecast
 
         write_json(shown.trace, trace_forecast(answer))
-    if shown.svg is not None:
-        from traincast.files import write_whole
-        from traincast.report import draw_timeline
-
-        write_whole(shown.svg, draw_timeline(answer.timeline, title=f"{answer.workload} on {answer.cluster}"))
     if shown.emit is not None:
         from traincast.cli.emit import emit_answer
 

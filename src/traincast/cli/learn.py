@@ -53,7 +53,7 @@ def learn(
     from traincast.errors import InvalidInput
 
     if output is None and name is None:
-        raise InvalidInput("nowhere to keep what is learnt; give a file (-o mine.json) or a name (--name mine)")
+        raise InvalidInput("nowhere to keep what is learned; give a file (-o mine.json) or a name (--name mine)")
     if method != "best":
         _adapt(method, runs, output, json=json)
         return
@@ -165,5 +165,5 @@ def _lines(found: "Calibration") -> list[str]:
             )
         }
         told = ", ".join(f"{words} of {count} runs" for words, count in counts.items() if count)
-        lines.append(f"also learnt, pooled: {told}")
+        lines.append(f"also learned, pooled: {told}")
     return lines

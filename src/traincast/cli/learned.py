@@ -41,9 +41,9 @@ def load_learned(
     from traincast.errors import InvalidInput
 
     if calibration is not None and given is not None:
-        raise InvalidInput("--calibration and --given both say what was learnt; give one of them")
+        raise InvalidInput("--calibration and --given both say what was learned; give one of them")
     if given is None:
-        from traincast.resolve import read_calibration
+        from traincast.files import read_calibration
 
         return read_calibration(filed if calibration is None else calibration)
     from traincast.learn import learn

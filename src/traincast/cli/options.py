@@ -57,7 +57,9 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Batch = Annotated[int | None, typer.Option("--batch", "-b", help="Samples of one pass of one replica.")]
+Batch = Annotated[
+    int | None, typer.Option("--batch", "-b", help="Micro-batch: samples that a device has in one forward pass.")
+]
 Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length in tokens.")]
 Precision = Annotated[
     str | None, typer.Option("--precision", help="fp32, tf32, fp16, fp16-amp, bf16, bf16-amp, fp8 ...")

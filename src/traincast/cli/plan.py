@@ -184,7 +184,7 @@ def _describe(
         cluster, samples = found.plans[0].cluster, asked.space.global_batch
         plain = find_plain(request, cluster, global_batch=samples, limits=asked.limits, engine=asked.engine)
     shown = highlight(found, plain)
-    then, prices = after_no_plan(question), ""
+    then, prices = after_no_plan(question, found.nearest, asked.limit_words), ""
     if shown:
         first = shown[0].plan
         then = after_plan(request, place_of(first.cluster), first.parallelism, first.batch)
@@ -204,6 +204,8 @@ class _Asked:
     engine: "Engine"
     calibration: "Calibration | None"
     notes: tuple[str, ...]
+    limit_words: tuple[str, ...]
+    """Deadline and budget as they were said."""
     is_wide: bool
     """Whether every machine of the catalogue may be used."""
 
@@ -225,11 +227,13 @@ def _ask(question: Question, choices: Mapping[str, tuple[Any, ...]], machines: M
         search_s=wishes.seconds,
     )
     learned = load_learned(question.calibration, wishes.given, filed=request.calibration)
+    said = {"--deadline": wishes.deadline, "--budget": wishes.budget}
+    words = tuple(f"{part}" for flag, value in said.items() if value is not None for part in (flag, value))
     left_out = tuple(f"{name}: {count} machines left out" for name, count in chosen.left_out.items())
     return _Asked(
         request=_without_choices(settled.request), clusters=settled.clusters, space=space, limits=limits,
         engine=Engine(calibration=learned), calibration=learned, notes=(*request.said, *settled.notes, *left_out),
-        is_wide=machines.all_machines,
+        limit_words=words, is_wide=machines.all_machines,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def serve(
     ] = None,
     calibration: Annotated[
         list[str] | None,
-        typer.Option("--calibration", help="NAME=FILE: what was learnt, for callers to use by name; may be repeated."),
+        typer.Option("--calibration", help="NAME=FILE: what was learned, for callers to use by name; may be repeated."),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -13,8 +13,8 @@ _TELLING = re.compile(
     r"|checkpointing|remat|(?:^|_)amp(?:_|$)",
     re.IGNORECASE,
 )
-"""In names of keys that say a format, an axis, what runs again or what lies off the device: no pattern makes them harmless,
-only a format that names them in full."""
+"""In names of keys that say a format, an axis, what runs again or what lies off the device: such a key is harmless only where a
+format names it in full."""
 
 
 @functools.cache

@@ -34,8 +34,7 @@ class PartwiseCostModel(Protocol):
 
 
 if TYPE_CHECKING:
-    from traincast.cost._alignment import note_kernels
-    from traincast.cost._bounds import is_systolic, product_flop_per_s
+    from traincast.cost._bounds import fastest_flop_per_s, is_systolic
     from traincast.cost._cached import Cached
     from traincast.cost._calibrated import Calibrated
     from traincast.cost._collectives import Pipelined
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from traincast.cost._known import COST_MODELS, name_costs
     from traincast.cost._learned import load_learned, with_levels
     from traincast.cost._offload import copy_bytes_per_s, describe_host
-    from traincast.cost._power import needs_of, power, work_of
-    from traincast.cost._pricing import Pricing, default_ops, mark_software
+    from traincast.cost._power import draw_share, power
+    from traincast.cost._pricing import Pricing, default_ops, note_kernels
     from traincast.cost._roofline import Roofline
     from traincast.cost._routes import describe_links, find_route, part_replicas, with_other_links
     from traincast.cost._stack import TUNABLE, price_collective, price_op, read_constants, replay, with_constants

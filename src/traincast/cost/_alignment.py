@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traincast.catalog import read_constants
 from traincast.cost import OpModel
-from traincast.cost._bounds import name_silicon, name_unknown_silicon, product_flop_per_s
+from traincast.cost._bounds import name_silicon, product_flop_per_s
 from traincast.noun import noun
 from traincast.spec import Device, Op
 from traincast.units import DTYPE_BYTES
@@ -66,17 +66,6 @@ def _slowdown(op: Op, device: Device, found: int) -> float:
     return max(CONSTANTS.slower[str(found)], CONSTANTS.batched if float(op.attrs["batch"]) > 1 else 1.0)
 
 
-def note_kernels(
-    ops: Sequence[Op], device: Device, model: OpModel, counts: Sequence[float] | None = None
-) -> tuple[str, ...]:
-    """What a user should know about the kernels of a step: silicon that nobody measured, widths that cost time.
-
-    `counts`: how often each op runs; once where it is not given.
-    """
-    unknown = name_unknown_silicon(device)
-    return (*((unknown,) if unknown else ()), *warn_alignment(ops, device, model, counts))
-
-
 def warn_alignment(
     ops: Sequence[Op], device: Device, model: OpModel, counts: Sequence[float] | None = None
 ) -> tuple[str, ...]:
@@ -103,7 +92,7 @@ def warn_alignment(
             low = width // multiple * multiple
             sentences.append(
                 f"{word} {width} is no multiple of {multiple}: about {lost_s / (whole_s - lost_s):.0%} slower "
-                f"(its own products {lost_s / then_s:.0%}); {f'{low} or ' if low else ''}{low + multiple} would not be"
+                f"(its own matmuls {lost_s / then_s:.0%}); {f'{low} or ' if low else ''}{low + multiple} would not be"
             )
     return tuple(sentences)
 

@@ -1,6 +1,6 @@
 """A device's data sheet to what its silicon cannot exceed: clock under the power cap, lanes, matrix units, two memory levels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,11 @@ def product_flop_per_s(device: Device, dtype: str) -> tuple[float, str]:
         if rate is not None:
             return rate, wider
     return lanes_flop_per_s(device), "fp32"
+
+
+def fastest_flop_per_s(device: Device, dtypes: Iterable[str]) -> float:
+    """The peak of the fastest units that products of these types can use; 0: there are none."""
+    return max((product_flop_per_s(device, dtype)[0] for dtype in dtypes), default=0.0)
 
 
 def uses_matrix_units(device: Device, dtype: str) -> bool:

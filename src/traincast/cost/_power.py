@@ -71,6 +71,12 @@ def power() -> Power:
     return read_constants(Power, "power")
 
 
+def draw_share(device: Device, graph: Graph | None, *, busy: float, limit: float | None, passes_per_s: float) -> float:
+    """Mean share of the rated power during a step: by the work of its graph where that is known, else by how long kernels run."""
+    needs = None if graph is None else needs_of(device, work_of(graph), passes_per_s=passes_per_s)
+    return power().draw(busy, limit) if needs is None else power().draw_at_work(device, needs, limit)
+
+
 def needs_of(device: Device, work: Work, *, passes_per_s: float) -> Needs | None:
     """None for what is no GPU: nobody measured what its arithmetic draws."""
     if not is_gpu(device):

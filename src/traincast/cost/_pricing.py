@@ -6,7 +6,8 @@ from typing import Protocol
 
 from traincast.cost import OpModel
 from traincast.cost._alignment import CONSTANTS as ALIGNMENT
-from traincast.cost._alignment import row_alignment
+from traincast.cost._alignment import row_alignment, warn_alignment
+from traincast.cost._bounds import name_unknown_silicon
 from traincast.cost._collectives import Pipelined
 from traincast.cost._interaction.classes import ClassFactors, load_class_factors
 from traincast.cost._learned import WEIGHTS, load_learned
@@ -98,8 +99,23 @@ class _Prices:
 def _price_collective(model: CollectiveModel, stack: Stack, task: Collective, cluster: Cluster) -> Estimate:
     if "own_containers" in stack.plan.runs:
         cluster = part_replicas(cluster)
-    crosses = find_route(task, cluster).num_nodes > 1
-    return price_collective(stack, task, model.estimate(task, cluster), crosses_nodes=crosses)
+    nodes = find_route(task, cluster).num_nodes
+    if task.kind == "all_to_all" and "staged_exchanges" in stack.plan.runs and 1 < nodes < task.num_ranks:
+        estimate = _in_stages(model, task, cluster, nodes)
+    else:
+        estimate = model.estimate(task, cluster)
+    return price_collective(stack, task, estimate, crosses_nodes=nodes > 1)
+
+
+def _in_stages(model: CollectiveModel, task: Collective, cluster: Cluster, nodes: int) -> Estimate:
+    """An exchange inside nodes that sorts by peers, then one of each device with its like on every other node."""
+    own = task.num_ranks // nodes
+    inside = model.estimate(replace(task, num_ranks=own), cluster)
+    between = model.estimate(replace(task, num_ranks=nodes, stride=own * task.stride), cluster)
+    return replace(
+        between, seconds=inside.seconds + between.seconds, low_s=inside.low_s + between.low_s,
+        high_s=inside.high_s + between.high_s,
+    )  # fmt: skip
 
 
 def _price_ops(model: OpModel, stack: Stack, ops: tuple[Op, ...], *devices: Device | float) -> tuple[Estimate, ...]:
@@ -126,6 +142,15 @@ def mark_software(ops: tuple[Op, ...], stack: Stack) -> tuple[Op, ...]:
     if not concerned:
         return ops
     return tuple([_mark(op, concerned) for op in ops])
+
+
+def note_kernels(
+    ops: tuple[Op, ...], counts: Sequence[float], device: Device, model: OpModel, stack: Stack
+) -> tuple[str, ...]:
+    """What a user should know about the kernels of a step: silicon that nobody measured, widths that cost time."""
+    unknown = name_unknown_silicon(device)
+    marked = mark_software(ops, stack)
+    return (*((unknown,) if unknown else ()), *warn_alignment(marked, device, model, counts))
 
 
 def _mark(op: Op, concerned: Sequence[tuple[str, Callable[[Op], bool]]]) -> Op:

@@ -58,10 +58,11 @@ def summarize(graph: Graph, *, encoder: Encoder | None = None) -> Summary:
 
 
 def mix_operators(graph: Graph) -> dict[str, tuple[float, float, float]]:
-    """What a person would tell architectures apart by: which operators they are made of, whatever the batch."""
+    """What a person would tell architectures apart by: which operators they are made of, whatever the batch and the number
+    format, so the casts of mixed precision are left out."""
     found: dict[str, Array] = {}
     for op, count in zip(graph.ops, graph.counts(), strict=True):
-        if op.phase != "optimizer":
+        if op.phase != "optimizer" and op.attrs.get("function") != "cast":
             amounts = count * np.array([1.0, op.flop or 0.0, op.num_bytes])
             name = _name_sort(op)
             found[name] = found[name] + amounts if name in found else amounts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from traincast.cost import copy_bytes_per_s, needs_of, power, work_of
+from traincast.cost import copy_bytes_per_s, draw_share, power
 from traincast.spec import Cluster, Estimate, Job, JobTime, Range, Timeline
 from traincast.units import HOUR_S, KWH_JOULES, NORMAL_90, show_count, show_seconds
 
@@ -219,8 +219,8 @@ def draw_shares(job: Job | None, cluster: Cluster, timeline: Timeline, *, passes
     for group in cluster.groups:
         device = group.device
         limit = None if group.power_limit_watts is None else group.power_limit_watts / (device.power_watts or 1.0)
-        needs = None if job is None else needs_of(device, work_of(job.graph), passes_per_s=passes_per_s)
-        shares.append(power().draw(busy, limit) if needs is None else power().draw_at_work(device, needs, limit))
+        graph = None if job is None else job.graph
+        shares.append(draw_share(device, graph, busy=busy, limit=limit, passes_per_s=passes_per_s))
     return shares
 
 

@@ -152,10 +152,10 @@ def describe_levels(name: str, levels: Sequence[DeviceLevel], device: str) -> st
         if level.device == device:
             ratios = ", ".join(f"{ratio:.2f} in {dtype}" for dtype, ratio in sorted(level.products.items()))
             return (
-                f"{name}: products on {device} take {ratios} times as long as expected ({level.num_products} measured)"
+                f"{name}: matmuls on {device} take {ratios} times as long as expected ({level.num_products} measured)"
             )
     known = ", ".join(level.device for level in levels)
-    return f"{name} holds products of {known} and none of {device}; the answer is the one without it"
+    return f"{name} holds matmuls of {known} and none of {device}; the answer is the one without it"
 
 
 FEW_RUNS = 4

@@ -28,12 +28,11 @@ from traincast.cost import (
     Pricing,
     describe_host,
     describe_links,
+    fastest_flop_per_s,
     infers_images,
     is_gpu,
-    mark_software,
     name_costs,
     note_kernels,
-    product_flop_per_s,
     replay,
     with_other_links,
 )
@@ -579,8 +578,7 @@ def _note_tasks(
 ) -> tuple[str, ...]:
     counts = count_runs(repeats, num_tasks=len(tasks))
     chosen = [(task, count) for task, count in zip(tasks, counts, strict=True) if isinstance(task, Op)]
-    ops = mark_software(tuple([op for op, _ in chosen]), stack)
-    return note_kernels(ops, device, model, [count for _, count in chosen])
+    return note_kernels(tuple([op for op, _ in chosen]), [count for _, count in chosen], device, model, stack)
 
 
 def _flop_of(graph: Graph) -> float:
@@ -603,5 +601,4 @@ def _unknown_ops(graph: Graph) -> tuple[str, ...]:
 
 def _peak_flop_per_s(graph: Graph, device: Device) -> float:
     """Of the fastest units that the matmuls of a graph can use: a format that a device lacks runs in a wider one."""
-    dtypes = {op.dtype for op in graph.ops if op.kind in MATMULS}
-    return max((product_flop_per_s(device, dtype)[0] for dtype in dtypes), default=0.0)
+    return fastest_flop_per_s(device, frozenset(op.dtype for op in graph.ops if op.kind in MATMULS))

@@ -7,6 +7,7 @@ from typing import Any
 
 from traincast.cost import is_systolic
 from traincast.errors import InvalidInput, did_you_mean
+from traincast.files import read_calibration
 from traincast.resolve import (
     REGIME_FIELDS,
     UNKNOWN,
@@ -19,7 +20,6 @@ from traincast.resolve import (
     fit_precision,
     load_model,
     pose_regime,
-    read_calibration,
     read_lengths,
     without_data,
 )
@@ -105,7 +105,9 @@ def pose_with(
     """The job of a question whose graphs are loaded in the caller's own way, and what is assumed of it."""
     usual = find_length(question.source, options)
     posed = pose_regime(question.job, options, load, plan=plan, usual_seq=usual)
-    seq = (posed.regime.seq if posed.regime else None) or find_length(question.source, posed.options)
+    seq = posed.regime.seq if posed.regime else None
+    if seq is None:
+        seq = usual if posed.options is options else find_length(question.source, posed.options)
     values, notes = _complete_epochs(question)
     job = build_job(values, posed.graph, stack=stack, seq=seq)
     job = job if posed.regime is None else dataclasses.replace(job, regime=posed.regime)

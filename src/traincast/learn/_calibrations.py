@@ -80,7 +80,7 @@ def rates_of(source: str | Path | Calibration | MachineRates) -> MachineRates:
     calibration = source if isinstance(source, Calibration) else load_calibration(source)
     if calibration.machine is None:
         raise InvalidInput(
-            f"calibration {calibration.name!r} was learnt from runs and holds no rates of a machine; measure one: "
+            f"calibration {calibration.name!r} was learned from runs and holds no rates of a machine; measure one: "
             "traincast calibrate --out FILE"
         )
     return calibration.machine

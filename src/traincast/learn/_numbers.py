@@ -26,7 +26,7 @@ def measure_numbers(runs: Sequence[MeasuredRun]) -> tuple[MeasuredNumbers, ...]:
         try:
             gaps = _gaps_of(run, engine)
         except TraincastError as error:
-            logging.getLogger(__name__).info("no number is learnt from %s: %s", run.name, error)
+            logging.getLogger(__name__).info("no number is learned from %s: %s", run.name, error)
             continue
         if gaps:
             found.append(MeasuredNumbers(labels=run.labels, gaps=gaps))

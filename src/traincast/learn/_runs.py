@@ -17,7 +17,7 @@ def learn(runs: Sequence[MeasuredRun], *, name: str = "given runs", sources: tup
         raise InvalidInput("there is no measured run to learn from; a run needs a step time that may be trusted")
     known = forecast_runs(runs)
     if not known:
-        raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learnt from them")
+        raise InvalidInput(f"none of the {len(runs)} runs can be forecast, so nothing can be learned from them")
     taught = f"{len(known)} of {len(runs)} runs taught something"
     return Calibration(
         name=name, runs=RunCorrections(runs=known, numbers=measure_numbers(runs)), sources=sources,

@@ -39,7 +39,7 @@ def read_stored(measurements: Sequence[Measurement], *, store: str | Path | None
         try:
             found.append(_run_of(each, store))
         except TraincastError as error:
-            logging.getLogger(__name__).info("nothing is learnt from %s: %s", each.experiment.key, error)
+            logging.getLogger(__name__).info("nothing is learned from %s: %s", each.experiment.key, error)
     return found
 
 

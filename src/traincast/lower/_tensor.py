@@ -37,9 +37,7 @@ def split_tensors(stage: Stage, plan: Parallelism) -> Stage:
     if plan.folds_experts:
         cuts = {weight: cut for weight, cut in cuts.items() if not is_expert(stage.tensors[weight].name)}
     if not cuts:
-        raise IllegalPlan(
-            f"tensor = {plan.tensor}: no pair of products in this model can be split; allowed: tensor = 1"
-        )
+        raise IllegalPlan(f"tensor = {plan.tensor}: no pair of matmuls in this model can be split; allowed: tensor = 1")
     return _Splitter(stage, plan, cuts).run()
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from traincast.cost import CostModel
 from traincast.errors import TraincastError
+from traincast.files import read_calibration
 from traincast.forecast import Engine, pose_job
 from traincast.noun import noun
 from traincast.plan._nouns import Plan
-from traincast.plan._remedies import change_plan
+from traincast.plan._remedies import change_plan, train_less
 from traincast.plan._what_if import Delta, what_if
-from traincast.resolve import read_calibration
 from traincast.spec import SAFE_CONFIDENCE, Calibration, Cluster, Forecast, Parallelism, Question, WorkloadOptions
 from traincast.units import show_bytes, show_change, show_seconds, show_usd
 
@@ -116,6 +116,8 @@ def _say_fit(plan: Plan, request: Question, confidence: float, engine: Engine) -
     verdict = "It may not fit" if memory.fits else "It does not fit"
     yield f"{verdict} ({memory.fit_probability:.0%} likely): a device needs {amounts}."
 
+    for remedy in [*train_less(request)][:2]:
+        yield f"To make it fit: {remedy.change}; it then needs {show_bytes(remedy.needed_bytes or 0.0)}."
     changes = change_plan(
         request, plan.cluster, plan.parallelism, batch=plan.batch, confidence=confidence, engine=engine
     )

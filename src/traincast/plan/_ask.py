@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traincast.cost import CostModel
+from traincast.files import read_calibration
 from traincast.forecast import Engine, Origin, answer, pose, pose_job
 from traincast.forecast import forecast as forecast_job
 from traincast.resolve import (
@@ -14,7 +15,6 @@ from traincast.resolve import (
     complete,
     is_open,
     prepare,
-    read_calibration,
     with_defaults,
 )
 from traincast.spec import Calibration, Cluster, Forecast, Job, Parallelism, Question

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from traincast.cost import CostModel
 from traincast.errors import InvalidInput
+from traincast.files import read_calibration
 from traincast.forecast import Engine
 from traincast.plan._nouns import Limits, Plan, Search, Space
 from traincast.plan._search import Watch, search
 from traincast.plan._vary import settle, vary_job, vary_request
-from traincast.resolve import fill_in, read_calibration
+from traincast.resolve import fill_in
 from traincast.spec import Calibration, Cluster, Job, Question
 
 

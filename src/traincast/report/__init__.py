@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         format_page,
         name_file,
     )
-    from traincast.report._svg import Point, draw_agreement, draw_timeline
+    from traincast.report._svg import Point, draw_agreement
     from traincast.report._table import Table, format_table
     from traincast.report._text import (
         describe_plan,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from traincast.errors import InvalidInput
+from traincast.plan import Miss
 from traincast.resolve import find_training, write_command
 from traincast.spec import PLAN_FIELDS, Cluster, Forecast, Parallelism, Question
 
@@ -56,9 +57,16 @@ def after_plan(question: Question, cluster: Mapping[str, Any], plan: Parallelism
     return _command(named, "forecast", "--explain")
 
 
-def after_no_plan(question: Question) -> str:
-    """What makes the job fit where its machine is named; empty where any may be used."""
-    return _command(_unplanned(question), "fit") if {"device", "node"} & question.cluster.keys() else ""
+def after_no_plan(question: Question, nearest: Miss | None, limits: Iterable[str]) -> str:
+    """What makes the job fit where its machine is named and memory binds; where another limit does, the search of every machine.
+    Empty where every machine was searched. `limits`: as words."""
+    if not {"device", "node"} & question.cluster.keys() or nearest is None:
+        return ""
+    if nearest.limit == "memory":
+        return _command(_unplanned(question), "fit")
+    count = nearest.candidate.cluster.num_devices
+    open_question = dataclasses.replace(_unplanned(question), cluster={})
+    return _command(open_question, "plan", "--all", "--gpus", f"{count}..{8 * count}", *limits)
 
 
 def place_of(cluster: Cluster) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traincast.resolve._place import build_cluster, place
     from traincast.resolve._plan import AXES, complete_plan, is_open
     from traincast.resolve._precision import fit_precision
-    from traincast.resolve._question import fill_in, read_calibration
+    from traincast.resolve._question import fill_in
     from traincast.resolve._recorded import record_any_batch
     from traincast.resolve._regimes import REGIME_FIELDS, Load, pose_regime, spell_out
     from traincast.resolve._resolve import Completed, Prepared, Resolved, complete, describe_settings, prepare

@@ -45,7 +45,9 @@ def read_cluster(values: Mapping[str, Any], *, num_wanted: int = 1) -> tuple[Clu
     """`num_wanted`: devices that the plan names, where the question does not say how many there are."""
     table = dict(values)
     if "groups" not in table and "device" not in table and "node" not in table:
-        raise InvalidInput("no device is given; use --device NAME, for instance --device a100-80g, or --machine NAME")
+        raise InvalidInput(
+            "no device is given; say which with --gpus 8xh100 or --machine NAME (traincast can MODEL lists them)"
+        )
     price, region = _take_price(table), table.pop("region", None)
     made, notes = _make(table, num_wanted)
     made = _at_price(made, price)

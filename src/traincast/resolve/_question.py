@@ -34,15 +34,6 @@ def fill_in(question: Question) -> Question:
     )
 
 
-def read_calibration(named: str | Calibration | None) -> Calibration | None:
-    """What a question names as learnt: by its name, its file, or itself."""
-    if not isinstance(named, str):
-        return named
-    from traincast.files import load_calibration
-
-    return load_calibration(named)
-
-
 def _merge_job_file(question: Question) -> Question:
     from traincast.files import decode, read_toml
 

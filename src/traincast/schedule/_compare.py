@@ -18,6 +18,8 @@ from traincast.spec import Fleet, Schedule
 KNOWLEDGE = ("limit", "forecast", "history", "truth")
 """What a scheduler may know of a job's run time: what its user asked for, a forecast, earlier jobs of its user, or all."""
 AS_IT_WAS = "as it was"
+WORTH_TELLING = 20_000
+"""Jobs from which on each row is told when it is known, before the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,6 +102,11 @@ def run_cases(
         schedule = run_policy(policy, jobs, setting, progress=count, notify=notify)
         beliefs = None if kind is None else setting.estimator_for(policy).start(jobs)
         cases.append(_case(schedule, policy, cluster, "history" if own else kind, jobs, beliefs))
+        if notify is not None and len(jobs) >= WORTH_TELLING:
+            found = cases[-1].metrics
+            notify(
+                f"{cases[-1].label} on {cluster}: mean wait {found.mean_wait_s / 3600:.2f} h, p90 {found.p90_wait_s / 3600:.2f} h"
+            )
         if len(schedule.rejected) == len(jobs):
             reason = next(iter(schedule.rejected.values()))
             raise InvalidInput(f"{policy} rejects every job on {cluster}: {reason}")

@@ -6,29 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from traincast.schedule._protocols import ElasticView, RoundPolicy
+from traincast.schedule._floor import Floor
+from traincast.schedule._protocols import RoundPolicy
 
 
-def _room(view: ElasticView) -> list[int]:
-    return list(view.nodes.up_in_pool)
+def _room(floor: Floor) -> list[int]:
+    return list(floor.nodes.up_in_pool)
 
 
-def _climb(cluster: ElasticView, gain: Callable[[int, int, int], float]) -> dict[int, tuple[int, int]]:
+def _climb(floor: Floor, gain: Callable[[int, int, int], float]) -> dict[int, tuple[int, int]]:
     """The fewest GPUs for everybody who finds room, in order of arrival, then GPUs one by one to the job that gains most."""
-    room = _room(cluster)
+    room = _room(floor)
     held: dict[int, tuple[int, int]] = {}
-    for job in cluster.active():
-        low, _ = cluster.bounds(job)
-        pools = [p for p in range(len(room)) if room[p] >= low and cluster.speed(job, p, low) > 0]
+    for job in floor.active():
+        low, _ = floor.bounds(job)
+        pools = [p for p in range(len(room)) if room[p] >= low and floor.speed(job, p, low) > 0]
         if pools:
-            best = max(pools, key=lambda pool: cluster.speed(job, pool, low))
+            best = max(pools, key=lambda pool: floor.speed(job, pool, low))
             held[job] = (best, low)
             room[best] -= low
     gains: list[tuple[float, int, int]] = []
 
     def offer(job: int) -> None:
         pool, count = held[job]
-        if count < cluster.bounds(job)[1] and room[pool] > 0:
+        if count < floor.bounds(job)[1] and room[pool] > 0:
             worth = gain(job, pool, count)
             if worth > -math.inf:
                 heapq.heappush(gains, (-worth, job, count))
@@ -57,13 +58,13 @@ class Optimus:
     stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
     uses_estimates: ClassVar[bool] = True
 
-    def allocate(self, cluster: ElasticView, now_s: float) -> dict[int, tuple[int, int]]:
+    def allocate(self, floor: Floor, now_s: float) -> dict[int, tuple[int, int]]:
         def gain(job: int, pool: int, count: int) -> float:
-            left = max(cluster.remaining_s(job, now_s), 0.0)
-            slow, fast = cluster.speed(job, pool, count), cluster.speed(job, pool, count + 1)
+            left = max(floor.remaining_s(job, now_s), 0.0)
+            slow, fast = floor.speed(job, pool, count), floor.speed(job, pool, count + 1)
             return left / slow - left / fast if fast > slow else -math.inf
 
-        return _climb(cluster, gain)
+        return _climb(floor, gain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +82,20 @@ class PolluxLike:
     stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
     uses_estimates: ClassVar[bool] = False
 
-    def allocate(self, cluster: ElasticView, now_s: float) -> dict[int, tuple[int, int]]:
-        fair = max(int(sum(_room(cluster)) / max(len(cluster.active()), 1)), 1)
+    def allocate(self, floor: Floor, now_s: float) -> dict[int, tuple[int, int]]:
+        fair = max(int(sum(_room(floor)) / max(len(floor.active()), 1)), 1)
 
         def speed(job: int, pool: int, count: int) -> float:
-            low, high = cluster.bounds(job)
-            alone = cluster.speed(job, pool, min(max(fair, low), high))
-            return cluster.speed(job, pool, count) / alone if alone > 0 else 0.0
+            low, high = floor.bounds(job)
+            alone = floor.speed(job, pool, min(max(fair, low), high))
+            return floor.speed(job, pool, count) / alone if alone > 0 else 0.0
 
         def gain(job: int, pool: int, count: int) -> float:
             # Minus one as exponent: the gain of the mean is the fall of the sum of inverse speeds.
             risen = 1 / speed(job, pool, count) - 1 / speed(job, pool, count + 1)
             return risen if risen > 0 else -math.inf
 
-        return _climb(cluster, gain)
+        return _climb(floor, gain)
 
 
 ELASTIC: dict[str, RoundPolicy] = {"optimus": Optimus(), "pollux": PolluxLike()}

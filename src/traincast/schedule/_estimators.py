@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -31,15 +31,6 @@ class Estimator(Protocol):
     def start(self, jobs: JobTable) -> Beliefs: ...
 
 
-@runtime_checkable
-class Ranged(Protocol):
-    """Beliefs that also know how far they may be off."""
-
-    def interval_s(self, job: int) -> tuple[float, float] | None:
-        """Limits of the 90 % interval of the duration; None where no forecast was made."""
-        ...
-
-
 class Fixed:
     """Beliefs that do not change during the run; limits are known where they come from forecasts."""
 
@@ -53,6 +44,7 @@ class Fixed:
         return Fixed(self.values_s * factors, low_s=low_s, high_s=high_s)
 
     def interval_s(self, job: int) -> tuple[float, float] | None:
+        """Limits of the 90 % interval of the run time; None where no forecast was made."""
         if self._low_s is None or self._high_s is None or self._low_s[job] == self._high_s[job]:
             return None
         return float(self._low_s[job]), float(self._high_s[job])

@@ -3,14 +3,13 @@ starting and ending (failures, shared links, dependencies, policies that are ask
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from traincast.errors import InvalidInput
 from traincast.schedule import _loop as loop
-from traincast.schedule._estimators import Beliefs, Fixed, Ranged
+from traincast.schedule._estimators import Beliefs, Fixed
 from traincast.schedule._hazards import GIVEN_UP, MOST_FAILURES, Danger
 from traincast.schedule._jobs import JobTable, find_parents
 from traincast.schedule._layout import Layout
@@ -19,7 +18,6 @@ from traincast.schedule._network import LinkSharing
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._protocols import Conditions
 from traincast.schedule._rules import Rule
-from traincast.spec import Request, RunningJob, Snapshot
 
 
 class Floor:
@@ -90,7 +88,6 @@ class Floor:
         self.ran = set(np.flatnonzero(~np.isnan(self.jobs.ran_s)).tolist())
         self.running: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
-        self.requests: dict[int, Request] = {}
         self.logged: list[tuple[int, float, float, Placement]] = []
         self.membership = 0
         if given.failures is not None:
@@ -164,44 +161,9 @@ class Floor:
         record = self.job[job]
         return max(float(record.since + record.guess / record.rate), now)
 
-    def snapshot(self, now_s: float) -> Snapshot:
-        devices = [pool.device for pool in self.fleet.pools]
-        free: dict[str, int] = {}
-        for device, count in zip(devices, self.nodes.room, strict=True):
-            free[device] = free.get(device, 0) + count
-        return Snapshot(
-            now_s=now_s,
-            waiting=tuple(map(self._request, self.waiting)),
-            running=tuple(
-                RunningJob(
-                    request=self._request(job),
-                    num_gpus=self.held[job],
-                    device=devices[loop.pool_of_job(self, job)],
-                    attained_s=self.served_s(job, now_s),
-                    estimated_remaining_s=self.remaining_s(job, now_s),
-                )
-                for job in self.running
-            ),
-            free_gpus=free,
-            estimated_s={self.jobs.job_ids[job]: self.estimate_s[job] for job in (*self.waiting, *self.running)},
-            interval_s=self._intervals(),
-        )
-
-    def _request(self, job: int) -> Request:
-        """A request without its true duration, which no scheduler may see."""
-        known = self.requests.get(job)
-        if known is None:
-            request = self.jobs.request(job)
-            known = replace(request, duration_s=None, workload=request.workload or "unknown")
-            self.requests[job] = known
-        return known
-
-    def _intervals(self) -> dict[str, tuple[float, float]]:
-        beliefs = self.beliefs
-        if not isinstance(beliefs, Ranged):
-            return {}
-        found = ((job, beliefs.interval_s(job)) for job in (*self.waiting, *self.running))
-        return {self.jobs.job_ids[job]: limits for job, limits in found if limits is not None}
+    def interval_s(self, job: int) -> tuple[float, float] | None:
+        """Limits of the 90 % interval of a job's run time, where a forecast gave one."""
+        return self.beliefs.interval_s(job) if isinstance(self.beliefs, Fixed) else None
 
     # Nodes by a rule of placement.
 

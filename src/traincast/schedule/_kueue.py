@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._lines import ServingLine, View
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._manifests import ClusterQueue, Queues
 from traincast.spec import Fleet
 
@@ -23,8 +23,8 @@ class Kueue:
 
     uses_estimates: ClassVar[bool] = False
 
-    def line(self, view: View) -> "KueueLine":
-        return KueueLine(view, self.queues)  # type: ignore[arg-type]
+    def line(self, floor: Floor) -> "KueueLine":
+        return KueueLine(floor, self.queues)
 
 
 class KueueLine(ServingLine):

@@ -2,37 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from traincast.schedule._jobs import JobTable
-from traincast.spec import Snapshot
+if TYPE_CHECKING:
+    from traincast.schedule._floor import Floor
 
-Key = Callable[["View", int, float], Any]
-
-
-class View(Protocol):
-    """What a policy may ask about jobs; true durations are not in it."""
-
-    jobs: JobTable
-    submit_s: list[float]
-    num_gpus: list[float]
-    estimate_s: list[float]
-    job: list[Any]
-    """Records of the loop: `since` and `attained` of every job."""
-    waiting: dict[int, None]
-    running: dict[int, None]
-
-    def is_running(self, job: int) -> bool: ...
-
-    def served_s(self, job: int, now_s: float) -> float:
-        """Seconds of running time so far."""
-        ...
-
-    def remaining_s(self, job: int, now_s: float) -> float:
-        """Estimated running time still needed; negative once the estimate is overrun."""
-        ...
-
-    def snapshot(self, now_s: float) -> Snapshot: ...
+Key = Callable[["Floor", int, float], Any]
+"""What the loop knows of jobs, a job and the time to its number in line, the smallest first."""
 
 
 class Line:
@@ -73,11 +49,11 @@ class ServingLine(Line):
         raise NotImplementedError
 
 
-def by_key(view: View, key: Key, *, preemptive: bool = False) -> Line:
+def by_key(floor: "Floor", key: Key, *, preemptive: bool = False) -> Line:
     """Smallest key first; ties go by submission, then by row."""
 
     def order(now_s: float) -> list[int]:
-        jobs = [*view.waiting, *view.running] if preemptive else list(view.waiting)
-        return sorted(jobs, key=lambda job: (key(view, job, now_s), view.submit_s[job], job))
+        jobs = [*floor.waiting, *floor.running] if preemptive else list(floor.waiting)
+        return sorted(jobs, key=lambda job: (key(floor, job, now_s), floor.submit_s[job], job))
 
     return Line(order)

@@ -1,23 +1,25 @@
 """Who goes first: policies that keep the jobs of a cluster in line."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule._jobs import Floats, JobTable
-from traincast.schedule._lines import Key, Line, View, by_key
-from traincast.spec import Request, Snapshot
+from traincast.schedule._lines import Key, Line, by_key
+
+if TYPE_CHECKING:
+    from traincast.schedule._floor import Floor
 
 FITS = ("head", "skip", "easy", "conservative")
 
 
 class Policy(Protocol):
     """A rule of order; `fit` says what happens to later jobs when an earlier one does not fit. A policy that says the whole order
-    at every look has a method `line(view)`, which answers a `Line`."""
+    at every look has a method `line(floor)`, which answers a `Line`."""
 
     @property
     def name(self) -> str: ...
@@ -54,8 +56,8 @@ class ByKey:
         """Whether a common factor on all estimates can change anything."""
         return self.fit in ("easy", "conservative") or self.key not in (by_estimate, by_expected_service)
 
-    def line(self, view: View) -> Line:
-        return by_key(view, self.key, preemptive=self.preemptive)
+    def line(self, floor: "Floor") -> Line:
+        return by_key(floor, self.key, preemptive=self.preemptive)
 
 
 Score = Callable[[JobTable, Floats], Floats]
@@ -87,16 +89,16 @@ class ByScore:
             )
         return values
 
-    def line(self, view: View) -> Line:
+    def line(self, floor: "Floor") -> Line:
         values: dict[int, float] = {}
 
-        def key(view: View, job: int, now_s: float) -> float:
+        def key(floor: "Floor", job: int, now_s: float) -> float:
             if job not in values:
-                row = view.jobs.select([job])
-                values[job] = float(self.column(row, np.array([view.estimate_s[job]]))[0])
+                row = floor.jobs.select([job])
+                values[job] = float(self.column(row, np.array([floor.estimate_s[job]]))[0])
             return values[job]
 
-        return by_key(view, key)
+        return by_key(floor, key)
 
 
 LAS_LIMITS_S = (3250.0, 7200.0)
@@ -115,34 +117,34 @@ class LeastAttained:
     uses_estimates: ClassVar[bool] = False
 
 
-def by_submission(view: View, job: int, now_s: float) -> float:
-    return view.submit_s[job]
+def by_submission(floor: "Floor", job: int, now_s: float) -> float:
+    return floor.submit_s[job]
 
 
-def by_estimate(view: View, job: int, now_s: float) -> float:
-    return view.estimate_s[job]
+def by_estimate(floor: "Floor", job: int, now_s: float) -> float:
+    return floor.estimate_s[job]
 
 
-def by_remaining(view: View, job: int, now_s: float) -> float:
-    return view.remaining_s(job, now_s)
+def by_remaining(floor: "Floor", job: int, now_s: float) -> float:
+    return floor.remaining_s(job, now_s)
 
 
-def by_remaining_service(view: View, job: int, now_s: float) -> float:
-    return view.remaining_s(job, now_s) * view.num_gpus[job]
+def by_remaining_service(floor: "Floor", job: int, now_s: float) -> float:
+    return floor.remaining_s(job, now_s) * floor.num_gpus[job]
 
 
-def by_deadline(view: View, job: int, now_s: float) -> float:
-    deadline = float(view.jobs.deadline_s[job])
+def by_deadline(floor: "Floor", job: int, now_s: float) -> float:
+    deadline = float(floor.jobs.deadline_s[job])
     return math.inf if math.isnan(deadline) else deadline
 
 
-def by_priority(view: View, job: int, now_s: float) -> float:
-    return -float(view.jobs.priority[job])
+def by_priority(floor: "Floor", job: int, now_s: float) -> float:
+    return -float(floor.jobs.priority[job])
 
 
-def by_expected_service(view: View, job: int, now_s: float) -> float:
+def by_expected_service(floor: "Floor", job: int, now_s: float) -> float:
     """Believed GPU-seconds, the key of QSSF (Hu et al., 2021); give it a history estimator."""
-    return view.estimate_s[job] * view.num_gpus[job]
+    return floor.estimate_s[job] * floor.num_gpus[job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,45 +162,22 @@ class Quotas:
 
     uses_estimates: ClassVar[bool] = False
 
-    def line(self, view: View) -> Line:
+    def line(self, floor: "Floor") -> Line:
         owned = dict(self.owned)
 
         def order(now_s: float) -> list[int]:
             spent: dict[str, float] = {}
             inside, borrowing = [], []
-            for job in sorted([*view.waiting, *view.running], key=lambda job: (view.submit_s[job], job)):
-                tenant = view.jobs.tenants[job] or ""
-                after = spent.get(tenant, 0.0) + view.num_gpus[job]
+            for job in sorted([*floor.waiting, *floor.running], key=lambda job: (floor.submit_s[job], job)):
+                tenant = floor.jobs.tenants[job] or ""
+                after = spent.get(tenant, 0.0) + floor.num_gpus[job]
                 if after <= owned.get(tenant, self.default):
                     spent[tenant] = after
                     inside.append(job)
                 else:
                     borrowing.append(job)
             # A borrower that runs is not thrown out for another borrower.
-            return inside + sorted(borrowing, key=lambda job: (not view.is_running(job), view.submit_s[job], job))
-
-        return Line(order)
-
-
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """A pure function from what a scheduler may see to the requests it would start, first one first."""
-
-    decide: Callable[[Snapshot], Sequence[Request]]
-    name: str = "custom"
-    fit: str = "skip"
-    preemptive: bool = False
-
-    uses_estimates: ClassVar[bool] = True
-
-    def line(self, view: View) -> Line:
-        row_of = {job_id: row for row, job_id in enumerate(view.jobs.job_ids)}
-
-        def order(now_s: float) -> list[int]:
-            if not view.waiting:
-                return []
-            rows = [row_of[request.job_id] for request in self.decide(view.snapshot(now_s))]
-            return [row for row in rows if row in view.waiting]
+            return inside + sorted(borrowing, key=lambda job: (not floor.is_running(job), floor.submit_s[job], job))
 
         return Line(order)
 

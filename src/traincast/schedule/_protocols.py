@@ -1,18 +1,20 @@
 """What a run can be made of beside a policy: conditions, allocation in rounds, packing, and departures from clean semantics."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from traincast.noun import noun
 from traincast.schedule._estimators import EXACT, Estimator
 from traincast.schedule._hazards import FailureModel, Overheads
-from traincast.schedule._jobs import JobTable
 from traincast.schedule._network import UniformTraffic
-from traincast.schedule._placement import CONSOLIDATED, NodeMap, Placer
+from traincast.schedule._placement import CONSOLIDATED, Placer
 from traincast.schedule._speeds import PerfModel, SameSpeed
 from traincast.spec import Fleet
+
+if TYPE_CHECKING:
+    from traincast.schedule._floor import Floor
 
 
 @noun
@@ -72,23 +74,6 @@ class RoundPolicy(Protocol):
         """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
         ...
 
-    def allocate(self, cluster: "ElasticView", now_s: float) -> dict[int, tuple[int, int]]:
+    def allocate(self, floor: "Floor", now_s: float) -> dict[int, tuple[int, int]]:
         """Job to (pool, GPUs); jobs left out hold nothing."""
         ...
-
-
-class ElasticView(Protocol):
-    """What an elastic policy may ask."""
-
-    jobs: JobTable
-    nodes: NodeMap
-
-    def active(self) -> Sequence[int]: ...
-
-    def holding(self, job: int) -> tuple[int, int] | None: ...
-
-    def speed(self, job: int, pool: int, num_gpus: int) -> float: ...
-
-    def remaining_s(self, job: int, now_s: float) -> float: ...
-
-    def bounds(self, job: int) -> tuple[int, int]: ...

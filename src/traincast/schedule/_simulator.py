@@ -1,6 +1,7 @@
 """Jobs and a policy to a schedule: one event-driven clock for every policy."""
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,10 +79,10 @@ def _is_compiled(jobs: JobTable, rule: Rule, given: Conditions, beliefs: Beliefs
 
 
 def is_kept(look: str) -> bool:
-    """Whether numba has kept the machine code of the loop and of this look beside the source, where it does so by default."""
-    folder = Path(loop.__file__).parent / "__pycache__"
+    """Whether numba has kept the machine code of the loop and of this look: beside the source, or where it is told to."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(loop.__file__).parent / "__pycache__")
     lines = {name: getattr(loop, name).__code__.co_firstlineno for name in ("run_events", look)}
-    return all(any(folder.glob(f"_loop.{name}-{line}.*.nbi")) for name, line in lines.items())
+    return all(any(folder.rglob(f"_loop.{name}-{line}.*.nbi")) for name, line in lines.items())
 
 
 def _run_compiled(layout: Layout, given: Conditions) -> Schedule:

@@ -9,7 +9,7 @@ import numpy as np
 from traincast.errors import InvalidInput
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Floats, Ints
-from traincast.schedule._lines import ServingLine, View
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._placement import NODE, NodeMap, Placement
 from traincast.schedule._shares import Shareholders, SharePolicy
 
@@ -40,8 +40,8 @@ class InTurns:
     def name(self) -> str:
         return self.shares.name
 
-    def line(self, view: View) -> "TurnsLine":
-        return TurnsLine(view, self.shares, self.round_s)  # type: ignore[arg-type]
+    def line(self, floor: Floor) -> "TurnsLine":
+        return TurnsLine(floor, self.shares, self.round_s)
 
 
 class TurnsLine(ServingLine):

@@ -14,7 +14,7 @@ from typing import Any
 
 from traincast.catalog import load_facts
 from traincast.errors import InvalidInput, TraincastError
-from traincast.files import decode_calibration
+from traincast.files import decode_calibration, read_calibration
 from traincast.forecast import answer as answer_question
 from traincast.plan import (
     SEARCHED,
@@ -43,7 +43,7 @@ from traincast.report import (
     plain_data,
     say_candidate,
 )
-from traincast.resolve import Resolved, read_calibration, write_command
+from traincast.resolve import Resolved, write_command
 from traincast.service._requests import CAPTURE_OPTIONS, OPTIONS, find_graph, read_request
 from traincast.spec import Calibration, Question, WorkloadOptions
 

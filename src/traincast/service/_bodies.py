@@ -138,7 +138,7 @@ class AskBody(_Short):  # type: ignore[misc]
     )
     calibration: Name | dict[str, Any] | None = Field(
         None,
-        description="What was learnt: a name that this service was started with, or the content of a calibration file.",
+        description="What was learned: a name that this service was started with, or the content of a calibration file.",
         examples=["ours"],
     )
 

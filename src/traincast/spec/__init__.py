@@ -11,7 +11,7 @@ __all__ = [
     "JobTime", "Link", "LogErrors", "MachineRates", "MeasuredRun", "Measurement", "MemoryHabits", "MemoryProfile",
     "Moment", "NodeGroup", "NodePool", "Occupation", "Op", "Parallelism", "Part", "PlanHabits",
     "Program", "Question", "Range", "Rates", "RecipeHabits", "Repeat", "Request", "ResourceProfile", "RunLabels",
-    "RunningJob", "Schedule", "Snapshot", "Span", "Stack", "Stage", "Task", "Tensor", "Timeline", "WorkloadOptions",
+    "Schedule", "Span", "Stack", "Stage", "Task", "Tensor", "Timeline", "WorkloadOptions",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         RunLabels,
     )
     from traincast.spec._display import make_with
-    from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, RunningJob, Schedule, Snapshot
+    from traincast.spec._fleet import Fleet, NodePool, Occupation, Request, Schedule
     from traincast.spec._graph import (
         DYNAMIC,
         KINDS,

@@ -126,32 +126,6 @@ class Fleet:
 
 
 @noun
-class RunningJob:
-    """A running job as a policy sees it: what it holds and what is believed about the rest of it."""
-
-    request: Request
-    num_gpus: float
-    device: str
-    attained_s: float
-    estimated_remaining_s: float
-
-
-@noun
-class Snapshot:
-    """Everything a scheduler may see at one moment; true durations are not in it.
-
-    `interval_s` holds the limits of the 90 % interval of a job's duration where a forecast gave one.
-    """
-
-    now_s: float
-    waiting: tuple[Request, ...]
-    running: tuple[RunningJob, ...]
-    free_gpus: Mapping[str, int]
-    estimated_s: Mapping[str, float]
-    interval_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-
-@noun
 class JobOutcome:
     """What became of one job; times are None where the moment never came."""
 

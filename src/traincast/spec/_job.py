@@ -83,7 +83,7 @@ class Job:
     cuda_graphs: bool = asked(False, "The host replays whole steps.")
     """The host replays the whole step at once and no longer limits it."""
     max_autotune: bool = asked(
-        False, "torch.compile with max-autotune: products take what follows them into their kernels."
+        False, "torch.compile with max-autotune: matmuls take what follows them into their kernels."
     )
     """Generated products hand their results on in registers; the step is compiled and replayed."""
     cost_model: str | None = asked(

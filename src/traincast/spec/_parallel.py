@@ -130,7 +130,7 @@ class Parallelism:
         None, "The format in which gradients travel: fp32, bf16 ...; default: as they are kept."
     )
     """The format in which gradients travel (FSDP's reduce_dtype, DDP's compression hooks). None: the one they are kept in."""
-    async_tensor: bool = asked(False, "Transfers of the tensor axis run beside pieces of its products.")
+    async_tensor: bool = asked(False, "Transfers of the tensor axis run beside pieces of its matmuls.")
     """Products of the tensor axis run in pieces, each beside the transfer of the next (asynchronous tensor parallelism)."""
     async_context: bool = asked(
         False, "Transfers of the context axis run beside attention on the chunk before (ring attention)."

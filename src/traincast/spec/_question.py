@@ -24,7 +24,12 @@ class WorkloadOptions:
     """What is trained and how a step of it is run. None: as published, or as the stack does it."""
 
     batch: int | None = asked(
-        None, "Samples of one pass of one replica.", "--batch", "-b", "--micro-batch", unit="count"
+        None,
+        "Micro-batch: samples that a device has in one forward pass.",
+        "--batch",
+        "-b",
+        "--micro-batch",
+        unit="count",
     )
     seq: int | None = asked(None, "Sequence length in tokens: 8192, 128k (k is 1,024).", unit="length")
     precision: str | None = asked(
@@ -42,13 +47,13 @@ class WorkloadOptions:
         "--lora",
     )
     adapter_targets: str | None = asked(
-        None, "Layers with adapters: all, attention, or names such as query,value; default: as the stack does it.",
+        None, "Layers with adapters: all, attention, or names such as query,value; default: as the framework does it.",
         "--adapter-targets", "--lora-targets",
     )  # fmt: skip
     adapter_norm: bool | None = asked(None, "Adapters scale the weight's rows too (DoRA).", "--dora")
     frozen_dtype: str | None = asked(None, "Store frozen weights in fp4, nf4, nf4-dq (QLoRA), fp8 or int8.")
     weight_dtype: str | None = asked(
-        None, "Store trained weights of the layers' products in fp8; the optimizer's own copy stays."
+        None, "Store trained weights of the layers' matmuls in fp8; the optimizer's own copy stays."
     )
     head: str | None = asked(None, "What a language model ends in: lm (a score for every word) or value (one number).")
     sample_tokens: int | None = asked(
@@ -214,7 +219,7 @@ class JobOptions:
     epochs: float | None = asked(None, "Epochs of the job; needs --epoch-samples.")
     tokens: float | None = asked(None, "Tokens of the job, instead of steps or samples: 15T.", unit="count")
     stack_defaults: bool | None = asked(
-        None, "Take over what the stack decides by itself; --no-stack-defaults leaves it out."
+        None, "Take over what the framework decides by itself; --no-stack-defaults leaves it out."
     )
 
 

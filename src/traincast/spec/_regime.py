@@ -61,7 +61,7 @@ class RegimeOptions:
         panel="Regime",
     )  # fmt: skip
     rollout_tp: int | None = asked(None, "Devices that hold one copy of the generator.", panel="Regime")
-    rollout_precision: str | None = asked(None, "Of the generator's products: bf16 (default), fp8 ...", panel="Regime")
+    rollout_precision: str | None = asked(None, "Of the generator's matmuls: bf16 (default), fp8 ...", panel="Regime")
     kv_dtype: str | None = asked(None, "What keys and values are cached in: bf16 (default) or fp8.", panel="Regime")
     rollout_batch: int | None = asked(
         None,

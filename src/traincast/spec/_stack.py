@@ -33,6 +33,7 @@ AWAITS: Mapping[str, str] = {
 }
 RUNS: Mapping[str, str] = {
     "dispatch_once": "tokens of experts cross a network once for every node that needs them (DeepEP)",
+    "staged_exchanges": "rows of tables are exchanged inside nodes, then by each device with its like on other nodes (HugeCTR)",
     "swapped_heads": "context parallel ranks swap tokens for attention heads by all-to-all (Ulysses), and pass no keys round",
     "own_containers": "every replica runs in a container of its own, so that devices of one node reach each other over the "
     "network alone",
@@ -256,7 +257,7 @@ class Stack:
     """Where habits and constants come from: rows, models, versions."""
 
     def __post_init__(self) -> None:
-        _check("habit of kernels", self.kernels, KERNEL_HABITS)
+        _check("default of kernels", self.kernels, KERNEL_HABITS)
 
     @property
     def spelling(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from traincast.noun import noun
 from traincast.schedule._floor import Floor
 from traincast.schedule._jobs import Ints, JobTable
-from traincast.schedule._lines import ServingLine, View
+from traincast.schedule._lines import ServingLine
 from traincast.schedule._placement import Placement
 from traincast.schedule._slurm.priority import Priorities
 from traincast.schedule._slurm.site import Partition, SlurmSite, plain_site
@@ -34,8 +34,8 @@ class Slurm:
     def preemptive(self) -> bool:
         return self.site.preempt_by != "none"
 
-    def line(self, view: View) -> "SlurmLine":
-        return SlurmLine(view, self.site)  # type: ignore[arg-type]
+    def line(self, floor: Floor) -> "SlurmLine":
+        return SlurmLine(floor, self.site)
 
 
 class SlurmLine(ServingLine):
