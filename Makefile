@@ -16,7 +16,7 @@ help:           ## list the targets
 	touch $@
 
 test: .venv/dev-ready check   ## set up, check style, types and layers, and run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2
 	$(BIN)/python -m research.gate --fast
 
 accuracy: .venv/dev-ready     ## score every publisher against the last release; fails where one got worse (ten minutes)

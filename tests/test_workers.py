@@ -67,18 +67,3 @@ def test_unknown_engines_and_negative_workers_are_refused() -> None:
         distribute(scale, [1], shared=(1,), engine="slurm")
     with pytest.raises(InvalidInput, match="workers is -1"):
         deliver(scale, [1], shared=(1,), workers=-1)
-
-
-def test_a_search_for_plans_over_processes_finds_what_one_process_finds() -> None:
-    from traincast import catalog
-    from traincast.plan import Space, search_plans
-    from traincast.spec import Question, WorkloadOptions
-
-    request = Question(source="gpt2", workload=WorkloadOptions(batch=2, seq=128), job={"steps": 100})
-    clusters = tuple(catalog.cluster(name, nodes=1) for name in ("aws-p4d.24xlarge", "aws-p3.16xlarge"))
-    space = Space(global_batch=16, tensor=(1, 2), pipeline=(1,), zero=(0, 1))
-    alone, spread_out = (
-        search_plans(request, clusters, space=space, engine=engine) for engine in ("none", "processes")
-    )
-    assert [one.forecast for one in spread_out.plans] == [one.forecast for one in alone.plans]
-    assert len(alone.plans) > 1

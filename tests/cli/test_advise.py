@@ -60,4 +60,4 @@ def test_the_slurm_helper_prints_the_flags_alone(run: Run, tmp_path: Path) -> No
 def test_a_missing_device_is_one_line_and_exit_code_2(run: Run) -> None:
     ran = run("advise", "gpt2")
     assert ran.code == 2
-    assert "--device" in ran.err
+    assert "--gpus" in ran.err

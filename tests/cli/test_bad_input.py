@@ -32,7 +32,7 @@ def test_an_unknown_device_names_the_nearest(run: Run) -> None:
 
 
 def test_no_device_says_how_to_give_one(run: Run) -> None:
-    assert "--device" in refused(run, "forecast", "gpt2")
+    assert "--gpus" in refused(run, "forecast", "gpt2")
 
 
 def test_an_unknown_workload_names_the_nearest(run: Run) -> None:

@@ -654,7 +654,7 @@ READERS: dict[str, Reader] = {
     "case table parquet": Reader(
         read=_read_cases, suffix=".parquet", samples=_case_parquet, needs=("pyarrow",), cost=2
     ),
-    "calibration": Reader(read=_lazily("traincast.learn", "load_calibration"), suffix=".json", samples=_calibration),
+    "calibration": Reader(read=_lazily("traincast.files", "load_calibration"), suffix=".json", samples=_calibration),
     "measurements csv": Reader(read=_lazily("traincast.store", "import_table"), suffix=".csv", samples=_table(".csv")),
     "measurements parquet": Reader(
         read=_lazily("traincast.store", "import_table"), suffix=".parquet", samples=_table(".parquet"), needs=("pyarrow",),

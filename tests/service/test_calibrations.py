@@ -110,7 +110,7 @@ def test_plans_fits_and_advice_of_the_service_use_it(service: Running) -> None:
         ("other", "known calibrations: ours"),
         ("/etc/passwd", "unknown calibration"),
         ({"format": "something"}, "is not a calibration"),
-        ({"format": "traincast-calibration", "version": 2, "calibration": {"nme": "x"}}, "nme"),
+        ({"format": "traincast-calibration", "version": 3, "calibration": {"nme": "x"}}, "nme"),
         (7, "calibration"),
     ],
 )

@@ -400,7 +400,8 @@ def _follow_equal(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Mapping[int, Value], output: Any
 ) -> bool:
     """A large tensor whose elements are all the same (the mask of samples of one length) is followed by one of them."""
-    is_view = func._schema.returns[0].alias_info is not None
+    returned = func._schema.returns
+    is_view = bool(returned) and returned[0].alias_info is not None
     if func._schema.is_mutable or not (is_view or torch.Tag.pointwise in func.tags):
         return False
     with _disable_current_modes(), torch.no_grad():
