@@ -16,7 +16,7 @@ from research.simulators.peers import Blind, HeliosSrtf, Leveled, ListOrder, Ran
 from traincast.errors import InvalidInput, MissingExtra
 from traincast.schedule._hazards import Overheads, helios_checkpoint_s
 from traincast.schedule._jobs import JobTable
-from traincast.schedule._placement import COUNT, ByRule, consolidate_wide
+from traincast.schedule._placement import COUNT, ByRule, consolidate
 from traincast.schedule._policies import ByKey, Policy, by_estimate, by_remaining, by_remaining_service, by_submission
 from traincast.schedule._protocols import CLEAN, Compat
 from traincast.schedule._shares import SHARE_POLICIES, SharePolicy
@@ -68,7 +68,7 @@ HELIOS_POLICIES: dict[str, Policy] = {
     "srtf": HeliosSrtf(),
 }
 HELIOS_SRTF = Compat(end_lag_s=1.0)
-HELIOS_PLACER = ByRule("consolidated", consolidate_wide)
+HELIOS_PLACER = ByRule("consolidated", partial(consolidate, widest_rest=True))
 
 TIRESIAS_POLICIES: dict[str, Policy] = {
     "fifo": ByKey("tiresias-fifo", by_submission),

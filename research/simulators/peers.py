@@ -14,6 +14,12 @@ from traincast.schedule._shares import Shareholders, SharePolicy
 from traincast.spec import Fleet, Schedule
 
 
+def _served_s(floor: Floor, job: int, now_s: float) -> float:
+    """Seconds of running time so far."""
+    record = floor.job[job]
+    return float(record.attained + (now_s - record.since if floor.is_running(job) else 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class ListOrder:
     """Preemptive and greedy by a key; ties keep the order of the last pass, as a list that is sorted in place does (Tiresias)."""
@@ -136,7 +142,7 @@ class _LeveledLine(Line):
         floor = self._floor
         for job, level in list(self._active.items()):
             if level < len(self._limits) and floor.is_running(job):
-                service = floor.served_s(job, now_s) * (floor.num_gpus[job] if self._by_gpu else 1)
+                service = _served_s(floor, job, now_s) * (floor.num_gpus[job] if self._by_gpu else 1)
                 if service >= self._limits[level]:
                     self._levels[level].remove(job)
                     self._levels[level + 1].append(job)
@@ -151,7 +157,7 @@ class _LeveledLine(Line):
             level[:] = running + [job for job in level if not floor.is_running(job)]
             if index < len(self._limits):
                 for job in running:
-                    left = self._limits[index] - floor.served_s(job, now_s)
+                    left = self._limits[index] - _served_s(floor, job, now_s)
                     soonest = min(soonest, now_s + math.ceil(left / floor.num_gpus[job] if self._by_gpu else left))
         return soonest
 

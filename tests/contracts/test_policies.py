@@ -10,7 +10,7 @@ from traincast.__main__ import main
 from traincast.schedule._known import REGISTRY
 from traincast.testing import BrokenContract, check_policy
 
-SLOW = ("pollux", "makespan", "finish-time-fairness", "cost", "max-throughput", "max-min-perf")
+SLOW = ("makespan", "finish-time-fairness", "cost", "max-throughput", "max-min-perf")
 
 
 @pytest.mark.parametrize(

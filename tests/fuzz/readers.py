@@ -287,7 +287,6 @@ LLAMA_CONFIG = json.dumps(
 ).encode()  # fmt: skip
 LOGS: dict[str, tuple[str, bytes]] = {
     "csv": (".csv", b"job_id,submit_s,num_gpus,duration_s,priority\n7,30,2,100,1\n8,40,1,,2\n"),
-    "gavel": (".trace", b"LM (batch size 5)\tpython\tdir\t--steps\t1\t900\t2\t1\t-1.0\t30\n"),
     "swf": (".swf", b"; comment\n7 30 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1\n8 31 5 10 1 -1 -1 1 9 -1 1 3 1 1 4 1 -1 -1\n"),
     "sacct": (".txt", b"JobID|User|Account|Submit|Start|End|AllocTRES\n"
               b"7|u|acc|2024-01-01T00:00:00|2024-01-01T00:01:00|2024-01-01T00:02:40|cpu=8,gres/gpu:a100=2,gres/gpu=2\n"),

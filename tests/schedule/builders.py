@@ -1,13 +1,17 @@
 """Small real traces and fleets for the tests of the scheduler."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 
 from traincast.schedule._floor import Floor
-from traincast.schedule._jobs import JobTable
+from traincast.schedule._jobs import NAMES, NUMBERS, JobTable
 from traincast.schedule._lines import Line
+from traincast.schedule._traces import write_columns
 from traincast.spec._fleet import Fleet, NodePool, Schedule
 
 
@@ -64,3 +68,17 @@ class Called:
 
     def line(self, floor: Floor) -> Line:
         return Line(lambda now_s: self.order(floor, now_s))
+
+
+def write_trace(jobs: JobTable, path: Path) -> None:
+    """All columns of a table of jobs as a log of our own: parquet, or CSV by the ending."""
+    columns: dict[str, list[Any]] = {
+        "job_id": list(jobs.job_ids),
+        "submit_s": jobs.submit_s.tolist(),
+        "num_gpus": jobs.num_gpus.tolist(),
+    }
+    for name in NUMBERS:
+        columns[name] = [None if math.isnan(value) else value for value in getattr(jobs, name).tolist()]
+    for name, request_field in NAMES.items():
+        columns[request_field] = list(getattr(jobs, name))
+    write_columns(columns, path)

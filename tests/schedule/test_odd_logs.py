@@ -60,8 +60,6 @@ def test_times_of_different_zones_are_put_on_one_clock(tmp_path: Path) -> None:
         ("log.swf", "1 0 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1", "2 -5 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1"),
         ("log.swf", "1 0 -1 100 2 -1 -1 -1 100 -1 1 3 1 1 4 1 -1 -1", "2 5 -1 -1 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1"),
         ("log.swf", "1 0 -1 100 2 -1 -1 2 100 -1 1 3 1 1 4 1 -1 -1", "2 5 -1 100 -1 -1 -1 -1 100 -1 1 3 1 1 4 1 -1 -1"),
-        ("a.trace", "LM\tpython\tdir\t-s\t1\t900\t2\t1\t-1.0\t30", "LM\tpython\tdir\t-s\t1\t900\t2\t1\t-1.0\t-30"),
-        ("a.trace", "LM\tpython\tdir\t-s\t1\t900\t2\t1\t-1.0\t30", "LM\tpython\tdir\t-s\t1\t900\t0\t1\t-1.0\t40"),
     ],
 )
 def test_lines_without_a_usable_number_are_named(name: str, good: str, odd: str, tmp_path: Path) -> None:

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from schedule.builders import write_trace
 from traincast.cli.schedule import Options, _flag_of, compare_cases
 from traincast.errors import InvalidInput, UnknownName
 from traincast.schedule._generate import Mix, generate_jobs
 from traincast.schedule._known import REGISTRY
-from traincast.schedule._traces import write_trace
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--sigma": {"sigma": "1.2"},
-    "--class-sigma": {"class_sigma": 1.5},
     "--bias": {"bias": 0.1},
     "--knows": {"knows": "history"},
     "--preempt-cost": {"preempt_cost": 200.0},
@@ -92,7 +91,6 @@ def run(trace: str, policy: str, **words: Any) -> bytes:
 
 SLOW = (
     "optimus",
-    "pollux",
     "makespan",
     "finish-time-fairness",
     "cost",

@@ -5,7 +5,7 @@ import pytest
 from schedule.builders import fleet, table
 from traincast.errors import InvalidInput
 from traincast.schedule._network import UniformTraffic, max_min_rates
-from traincast.schedule._placement import CONSOLIDATED, NODE, PLACERS, RACK, SPINE, ByRule, NodeMap, consolidate_wide
+from traincast.schedule._placement import CONSOLIDATED, NODE, PLACERS, RACK, SPINE, NodeMap, consolidate
 from traincast.schedule._policies import POLICIES
 from traincast.schedule._simulator import simulate_cluster
 from traincast.schedule._speeds import ScalingLaw
@@ -25,7 +25,7 @@ def test_a_large_job_gets_empty_nodes_and_one_for_the_rest() -> None:
     nodes = NodeMap(fleet(4, 8))
     nodes.take(((0, 5),))
     assert CONSOLIDATED.place(nodes, 18, 0) == ((1, 8), (2, 8), (0, 2))
-    assert ByRule("wide", consolidate_wide).place(nodes, 18, 0) == ((1, 8), (2, 8), (3, 2))
+    assert consolidate(nodes, 18, 0, widest_rest=True) == ((1, 8), (2, 8), (3, 2))
     assert CONSOLIDATED.place(nodes, 32, 0) is None
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from schedule.builders import fleet, table
 from traincast.errors import UnknownName
-from traincast.schedule._elastic import Optimus, PolluxLike
+from traincast.schedule._elastic import Optimus
 from traincast.schedule._estimators import FromHistory, Noisy
 from traincast.schedule._hazards import Overheads
 from traincast.schedule._known import find_policy
@@ -68,7 +68,7 @@ def test_history_orders_by_what_a_users_jobs_took_before() -> None:
     assert done[4] < done[3]
 
 
-@pytest.mark.parametrize("policy", [Optimus(), PolluxLike()])
+@pytest.mark.parametrize("policy", [Optimus()])
 def test_a_lonely_elastic_job_gets_all_it_can_use(policy) -> None:
     jobs = table((0, 1, 100), min_gpus=[1.0], max_gpus=[4.0])
     law = ScalingLaw((1.0,), overhead=0.0)

@@ -44,7 +44,7 @@ def test_metrics_of_a_schedule_done_by_hand() -> None:
     assert found.makespan_s == 200.0
     assert found.utilization == 1.0
     assert found.deadline_misses == 1
-    assert (found.cost_usd, found.used_usd) == pytest.approx((0.4, 0.4))
+    assert found.cost_usd == pytest.approx(0.4)
     assert found.energy_joules == pytest.approx(4000.0)
 
 
@@ -121,9 +121,9 @@ def test_a_workload_without_steps_or_duration_is_refused() -> None:
 
 
 def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
-    from traincast.schedule._oracle import forecast_speeds
+    from traincast.schedule._oracle import ForecastSource
 
-    speed = forecast_speeds()
+    speed = ForecastSource()
     new, old = speed("gpt2@4", "a100-80g", 8, 1), speed("gpt2@4", "v100-16g", 8, 1)
     assert new.low_s < new.step_s < new.high_s
     assert old.step_s > new.step_s
@@ -133,13 +133,13 @@ def test_real_forecasts_slow_a_job_down_on_an_older_gpu() -> None:
 def test_a_job_may_name_a_saved_graph_or_a_job_file(tmp_path: Path) -> None:
     from traincast.catalog._workloads import workload
     from traincast.files import save_graph
-    from traincast.schedule._oracle import forecast_speeds
+    from traincast.schedule._oracle import ForecastSource
 
     save_graph(workload("gpt2", batch=2, precision="bf16"), tmp_path / "own.json.gz")
     (tmp_path / "run.toml").write_text(
         'source = "gpt2"\n[workload]\nbatch = 2\n[parallelism]\ntensor = 2\ndata = 4\n[job]\nsteps = 1000\n'
     )
-    speed = forecast_speeds(folder=tmp_path)
+    speed = ForecastSource(folder=tmp_path)
     saved = speed("own.json.gz", "a100-80g", 2, 1)
     assert saved.step_s == pytest.approx(speed("gpt2@2", "a100-80g", 2, 1).step_s)
     assert saved.samples_per_step == 4

@@ -20,7 +20,7 @@ SCHEDULE: dict[str, Any] = {
     "policies": ["fifo", "srtf"],
     "seed": 3,
 }
-LONG = {**SCHEDULE, "trace": {"synthetic": 20_000}, "policies": ["quota", "conservative", "pollux"], "cluster": "64x8"}
+LONG = {**SCHEDULE, "trace": {"synthetic": 20_000}, "policies": ["quota", "conservative", "optimus"], "cluster": "64x8"}
 PLAN: dict[str, Any] = {
     "workload": {"name": "gpt2", "seq": 256, "precision": "bf16"},
     "cluster": {"device": "a100-80g", "devices_per_node": 4},

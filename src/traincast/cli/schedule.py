@@ -141,9 +141,6 @@ class Options:
             panel=_KNOWS,
         ),
     ] = None
-    class_sigma: Annotated[
-        float | None, _option("--class-sigma", help="Error shared by a class of jobs.", panel=_KNOWS)
-    ] = None
     bias: Annotated[float | None, _option("--bias", help="Factor on every estimate.", panel=_KNOWS)] = None
     preempt_cost: Annotated[
         float | None,
@@ -415,7 +412,7 @@ def _check_alone(trace: str, given: Options) -> None:
     if given.racks is not None and given.uplink is None and given.placement != "topology":
         raise InvalidInput("--nodes-per-rack means nothing without --placement topology or --uplink")
     _check_forecasts(given)
-    drawn = synthetic or given.sigma or given.class_sigma or given.mtbf or given.forecasts
+    drawn = synthetic or given.sigma or given.mtbf or given.forecasts
     if given.seed is not None and not drawn:
         raise InvalidInput("--seed means nothing here: neither jobs, errors nor failures are drawn")
 
@@ -501,12 +498,10 @@ def _with_noise(given: Options, settings: list[tuple[str, Any]]) -> list[tuple[s
     """Every cluster as often as there are sizes of errors."""
     from traincast.schedule import Noisy
 
-    if all(value is None for value in (given.sigma, given.class_sigma, given.bias)):
+    if all(value is None for value in (given.sigma, given.bias)):
         return settings
     sizes = _numbers(given.sigma or "0", "--sigma", "0,0.3,1")
-    plain = Noisy(
-        class_sigma=given.class_sigma or 0.0, bias=1.0 if given.bias is None else given.bias, seed=given.seed or 0
-    )
+    plain = Noisy(bias=1.0 if given.bias is None else given.bias, seed=given.seed or 0)
     return [
         (
             name if len(sizes) == 1 else f"{name}, {f'errors of {size:g}' if size else 'no errors'}",
@@ -562,10 +557,10 @@ def _with_speeds(trace: str, given: Options, read: Any, settings: Any) -> tuple[
     """Durations, speeds and beliefs from forecasts, if they were asked for."""
     if not given.forecasts:
         return *_with_type_speeds(given, read, settings), None
-    from traincast.schedule import forecast_jobs, forecast_speeds
+    from traincast.schedule import ForecastSource, forecast_jobs
 
     learned = load_learned(given.calibration, given.given)
-    source = forecast_speeds(folder=Path(trace).parent, calibration=learned)
+    source = ForecastSource(folder=Path(trace).parent, calibration=learned)
     quantile = 0.5 if given.plan_with is None else given.plan_with
     first, *others = [setting.fleet for _, setting in settings]
     known = forecast_jobs(read.jobs, fleet=first, others=others, oracle=source, seed=given.seed or 0, quantile=quantile)

@@ -91,9 +91,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("makespan", lambda m: short_s(m.makespan_s)),
     ("goodput", lambda m: f"{m.goodput:.1%}"),
     ("GPU-h", lambda m: f"{m.gpu_hours:,.0f}"),
-    ("rho mean/worst", lambda m: f"{m.mean_rho:.2f}/{m.worst_rho:.1f}"),
-    ("Jain", lambda m: f"{m.jain:.2f}"),
-    ("USD, used only", lambda m: "-" if m.used_usd is None else f"{m.used_usd:,.0f}"),
 )
 
 
@@ -104,9 +101,6 @@ _DETAILS = (
     "makespan",
     "goodput",
     "GPU-h",
-    "rho mean/worst",
-    "Jain",
-    "USD, used only",
 )
 """Columns for which a terminal has no room; the page and --json have them."""
 

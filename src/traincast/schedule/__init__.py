@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from traincast.schedule._network import UniformTraffic
     from traincast.schedule._occupations import Occupations
-    from traincast.schedule._oracle import forecast_speeds
+    from traincast.schedule._oracle import ForecastSource
     from traincast.schedule._placement import PLACERS, Placer
     from traincast.schedule._policies import POLICIES, ByScore, Policy
     from traincast.schedule._protocols import RoundPolicy

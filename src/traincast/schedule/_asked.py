@@ -126,8 +126,7 @@ class Asker:
     def _divide(self, rounds: RoundPolicy, now: float) -> None:
         """GPUs among all jobs, at every event and at least every interval."""
         floor = self._floor
-        due = rounds.on_events or now >= self._tick_s or self._tick_s == math.inf
-        if due and (rounds.uses_progress or floor.membership != self._allocated_for):
+        if rounds.uses_progress or floor.membership != self._allocated_for:
             self._reallocate(rounds, now)
             self._allocated_for = floor.membership
         if self._tick_s <= now or self._tick_s == math.inf:

@@ -1,4 +1,4 @@
-"""How many GPUs each job should hold now: Optimus, and allocation in the manner of Pollux."""
+"""How many GPUs each job should hold now: Optimus."""
 
 import heapq
 import math
@@ -52,7 +52,6 @@ class Optimus:
 
     name: str = "optimus"
     interval_s: float = 600.0
-    on_events: bool = True
     uses_progress: bool = True
 
     stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
@@ -67,35 +66,4 @@ class Optimus:
         return _climb(floor, gain)
 
 
-@dataclass(frozen=True, slots=True)
-class PolluxLike:
-    """Raise the power mean (exponent -1) of every job's speed over its fair share (after Qiao et al., 2021).
-
-    A hill climb on the exact objective instead of Pollux's genetic search: the next GPU goes where the mean rises most.
-    """
-
-    name: str = "pollux"
-    interval_s: float = 60.0
-    on_events: bool = True
-    uses_progress: bool = False
-
-    stops_jobs: ClassVar[bool] = False  # whoever came first keeps at least one GPU
-    uses_estimates: ClassVar[bool] = False
-
-    def allocate(self, floor: Floor, now_s: float) -> dict[int, tuple[int, int]]:
-        fair = max(int(sum(_room(floor)) / max(len(floor.active()), 1)), 1)
-
-        def speed(job: int, pool: int, count: int) -> float:
-            low, high = floor.bounds(job)
-            alone = floor.speed(job, pool, min(max(fair, low), high))
-            return floor.speed(job, pool, count) / alone if alone > 0 else 0.0
-
-        def gain(job: int, pool: int, count: int) -> float:
-            # Minus one as exponent: the gain of the mean is the fall of the sum of inverse speeds.
-            risen = 1 / speed(job, pool, count) - 1 / speed(job, pool, count + 1)
-            return risen if risen > 0 else -math.inf
-
-        return _climb(floor, gain)
-
-
-ELASTIC: dict[str, RoundPolicy] = {"optimus": Optimus(), "pollux": PolluxLike()}
+ELASTIC: dict[str, RoundPolicy] = {"optimus": Optimus()}

@@ -95,33 +95,25 @@ class Limits:
 
 @noun
 class Noisy:
-    """What another estimator believes (`base`), times a log-normal error per job, times one per class, times a bias.
+    """What another estimator believes (`base`), times a log-normal error per job, times a bias.
 
-    The draws belong to the job's id (and the class's name), so a trace keeps its errors when jobs are left out.
+    The draws belong to the job's id, so a trace keeps its errors when jobs are left out.
     """
 
     sigma: float = 0.0
-    class_sigma: float = 0.0
     bias: float = 1.0
     seed: int = 0
     base: Estimator = EXACT
     name: str = "noisy"
 
     def __post_init__(self) -> None:
-        if self.sigma < 0 or self.class_sigma < 0 or self.bias <= 0:
-            raise InvalidInput("errors need sigma >= 0, class_sigma >= 0 and bias > 0")
+        if self.sigma < 0 or self.bias <= 0:
+            raise InvalidInput("errors need sigma >= 0 and bias > 0")
 
     def factors(self, jobs: JobTable) -> Floats:
         logs = np.full(len(jobs), math.log(self.bias))
         if self.sigma:
             logs += self.sigma * draw_normals(self.seed, tuple(jobs.job_ids))
-        if self.class_sigma:
-            drawn: dict[str, float] = {}
-            for job, workload in enumerate(jobs.workloads):
-                name = workload or jobs.users[job] or f"{jobs.num_gpus[job]:g} GPUs"
-                if name not in drawn:
-                    drawn[name] = draw_normal(self.seed, 1, name)
-                logs[job] += self.class_sigma * drawn[name]
         return np.asarray(np.exp(logs))
 
     def start(self, jobs: JobTable) -> Beliefs:

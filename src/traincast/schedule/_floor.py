@@ -112,11 +112,6 @@ class Floor:
     def is_running(self, job: int) -> bool:
         return bool(self.job[job].state == RUNNING)
 
-    def served_s(self, job: int, now_s: float) -> float:
-        """Seconds of running time so far."""
-        record = self.job[job]
-        return float(record.attained + (now_s - record.since) if record.state == RUNNING else record.attained)
-
     def remaining_s(self, job: int, now_s: float) -> float:
         """Estimated running time still needed; negative once the estimate is overrun."""
         record = self.job[job]

@@ -125,19 +125,6 @@ def _swf(fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _gavel(fields: Sequence[str]) -> dict[str, Any]:
-    if len(fields) != 10:
-        raise Unusable(f"{len(fields)} tab-separated fields; Gavel traces have 10")
-    values = {name: fields[at] for name, at in (("steps", 5), ("gpus", 6), ("weight", 7), ("arrival", 9))}
-    return {
-        "submit_s": read_number(values, "arrival"),
-        "num_gpus": read_number(values, "gpus"),
-        "steps": read_number(values, "steps"),
-        "priority": read_number(values, "weight", default=1.0),
-        "workload": fields[0],
-    }
-
-
 def _pbs_rows(path: Path) -> Iterator[tuple[int, Row]]:
     """Records of ended jobs in an accounting file of PBS: moment;E;job;key=value key=value ..."""
     for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
@@ -231,12 +218,6 @@ def _words(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split()
 
 
-def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
-        if line.strip():
-            yield number, line.split("\t")
-
-
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
         import pyarrow.parquet
@@ -283,7 +264,6 @@ class Format:
 FORMATS: dict[str, Format] = {
     "tidy": Format(_parquet_rows, read_columns),
     "csv": Format(_csv_rows, read_columns),
-    "gavel": Format(_tabs, _gavel),
     "swf": Format(_words, _swf),
     "sacct": Format(_bar_rows, read_sacct),
     "sacct-json": Format(_slurm_items, read_slurm_json),
@@ -296,7 +276,7 @@ FORMATS: dict[str, Format] = {
 
 def guess_format(path: Path) -> str:
     """The format by the file's ending and its first line; any other table is read by the names of its columns."""
-    known = {".parquet": "tidy", ".swf": "swf", ".trace": "gavel", ".jsonl": "kubernetes"}
+    known = {".parquet": "tidy", ".swf": "swf", ".jsonl": "kubernetes"}
     if path.suffix.lower() in known:
         return known[path.suffix.lower()]
     with path.open(encoding="utf-8-sig", errors="replace") as file:

@@ -10,7 +10,7 @@ from traincast.errors import InvalidInput, UnknownName
 from traincast.noun import noun
 from traincast.schedule._jobs import Floats, JobTable
 
-ARRIVALS = ("poisson", "daily", "bursts", "at-once")
+ARRIVALS = ("poisson", "daily")
 # Shares of jobs by GPUs, in round numbers after the Philly and ITP traces: most ask for one, few for many.
 SIZES: Mapping[int, float] = {1: 0.55, 2: 0.1, 4: 0.12, 8: 0.15, 16: 0.05, 32: 0.02, 64: 0.01}
 
@@ -65,11 +65,6 @@ def generate_jobs(num_jobs: int, *, num_gpus: int, mix: Mix | None = None, seed:
 
 
 def _arrivals(kind: str, count: int, span_s: float, rng: np.random.Generator) -> Floats:
-    if kind == "at-once":
-        return np.zeros(count)
-    if kind == "bursts":
-        centres = rng.random(max(count // 50, 1)) * span_s
-        return np.sort(rng.choice(centres, count) + rng.exponential(60.0, count))
     times = np.sort(rng.random(count)) * span_s
     if kind == "daily":
         # Twice as many jobs at the busiest hour as on average, none at the quietest: invert the day's integral.

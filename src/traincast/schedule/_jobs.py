@@ -158,26 +158,6 @@ class JobTable:
             **{name: [getattr(row, field) for row in rows] for name, field in NAMES.items()},
         )
 
-    def request(self, job: int) -> Request:
-        def known(column: Floats) -> float | None:
-            value = float(column[job])
-            return None if math.isnan(value) else value
-
-        fields: dict[str, Any] = {name: known(getattr(self, name)) for name in NUMBERS}
-        for name in ("min_gpus", "max_gpus", "num_nodes", "array_limit"):
-            fields[name] = None if fields[name] is None else int(fields[name])
-        fields["exclusive"] = bool(fields["exclusive"])
-        return Request(
-            job_id=self.job_ids[job],
-            submit_s=float(self.submit_s[job]),
-            num_gpus=float(self.num_gpus[job]),
-            **fields,
-            **{field: getattr(self, name)[job] for name, field in NAMES.items()},
-        )
-
-    def requests(self) -> list[Request]:
-        return [self.request(job) for job in range(len(self))]
-
     def with_durations(self, duration_s: Floats) -> "JobTable":
         return replace(self, duration_s=duration_s)
 

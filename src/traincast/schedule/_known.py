@@ -116,7 +116,6 @@ class _Rule:
 
 RULES: dict[str, _Rule] = {
     "--sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
-    "--class-sigma": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--bias": _Rule(trait="scale", why="compares estimates with nothing but each other, if it asks for them at all"),
     "--plan-with": _Rule(trait="estimates", why="never asks how long a job takes"),
     "--knows": _Rule(trait="estimates", why="never asks how long a job takes"),

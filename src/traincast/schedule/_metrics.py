@@ -43,15 +43,10 @@ class Metrics:
     failures: int
     lost_gpu_hours: float
     gpu_hours: float
-    mean_rho: float
-    worst_rho: float
-    jain: float
     deadlines: int
     deadline_misses: int | None
     cost_usd: float | None
     """The whole fleet from the first submission to the end of the last job, idle GPUs included."""
-    used_usd: float | None
-    """The GPU-hours that jobs held, as if the rest were given back."""
     energy_joules: float | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,8 +63,7 @@ def _percentile(values: Floats, share: float) -> float:
 def measure_schedule(schedule: Schedule) -> Metrics:
     """All metrics over the jobs that finished; the others are counted, not forgotten.
 
-    Slowdown is bounded (run times below 10 s count as 10 s). Rho compares the time in the system with the run time on an
-    equal share of the fleet: 1 / (jobs in the system on average) of its GPUs, never more than asked.
+    Slowdown is bounded (run times below 10 s count as 10 s).
     """
     end = np.asarray(schedule.end_s)
     done = ~np.isnan(end)
@@ -78,7 +72,6 @@ def measure_schedule(schedule: Schedule) -> Metrics:
     lost = float(np.asarray(schedule.lost_gpu_s).sum())
     used = float(np.asarray(schedule.gpu_s).sum())
     capacity = schedule.fleet.num_gpus * makespan
-    rho = _finish_ratios(schedule, done, times, makespan)
     deadline = np.asarray(schedule.deadline_s)
     has_deadline = ~np.isnan(deadline)
     late = has_deadline & (np.isnan(end) | (end > deadline))
@@ -102,13 +95,9 @@ def measure_schedule(schedule: Schedule) -> Metrics:
         failures=int(np.asarray(schedule.failures).sum()),
         lost_gpu_hours=lost / 3600,
         gpu_hours=used / 3600,
-        mean_rho=_mean(rho),
-        worst_rho=_percentile(rho, 100),
-        jain=float(rho.sum() ** 2 / (len(rho) * (rho**2).sum())) if len(rho) else math.nan,
         deadlines=int(has_deadline.sum()),
         deadline_misses=int(late.sum()) if has_deadline.any() else None,
         cost_usd=_owned_usd(schedule, makespan),
-        used_usd=_used_usd(schedule),
         energy_joules=_energy_joules(schedule, makespan),
     )
 
@@ -156,13 +145,6 @@ def _span_s(schedule: Schedule, ends_s: Floats) -> float:
     if not math.isnan(schedule.until_s):
         last = max(last, schedule.until_s)
     return last - float(np.asarray(schedule.submit_s).min())
-
-
-def _finish_ratios(schedule: Schedule, done: Any, times: _Times, makespan_s: float) -> Floats:
-    total, gpus = schedule.fleet.num_gpus, np.asarray(schedule.num_gpus)[done]
-    in_system = float(times.jct_s.sum()) / makespan_s if len(gpus) and makespan_s > 0 else 1.0
-    share = np.minimum(total / max(in_system, 1.0), gpus) / gpus
-    return np.asarray(times.jct_s / np.maximum(times.duration_s / share, 1e-9))
 
 
 @noun
@@ -220,13 +202,6 @@ def measure_groups(schedule: Schedule, by: str) -> list[GroupMetrics]:
     if by == "size":
         return sorted(found, key=lambda group: order.index(group.group))
     return sorted(found, key=lambda group: (-group.gpu_hours, group.group))
-
-
-def _used_usd(schedule: Schedule) -> float | None:
-    prices = [pool.usd_per_gpu_hour for pool in schedule.fleet.pools]
-    if any(price is None for price in prices) or len(schedule.pool_gpu_s) != len(prices):
-        return None
-    return sum(float(used) / 3600 * (price or 0.0) for used, price in zip(schedule.pool_gpu_s, prices, strict=True))
 
 
 def _owned_usd(schedule: Schedule, span_s: float) -> float | None:

@@ -1,7 +1,5 @@
-"""Forecasts as the source of speeds: a workload on so many devices becomes seconds per step, asked in batches and kept."""
+"""Forecasts as the source of speeds: a workload on so many devices becomes seconds per step, asked once and kept."""
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import field
 from functools import cache
 from pathlib import Path
@@ -13,10 +11,8 @@ from traincast.plan import decide
 from traincast.resolve import fill_in
 from traincast.schedule._speeds import NO_FIT, SpeedForecast, SpeedKey
 from traincast.spec import Calibration, Question, WorkloadOptions
-from traincast.workers import distribute
 
 FILES = (".toml", ".json", ".json.gz", ".onnx", ".py")
-_WORTH_PROCESSES = 48
 
 
 def split_workload(name: str) -> tuple[str, int | None]:
@@ -38,29 +34,15 @@ class ForecastSource:
     """
 
     folder: Path = Path()
-    precision: str = "bf16"
-    zero: int = 0
     calibration: Calibration | None = None
     """What was learnt from measurements or runs of one's own."""
     _known: dict[SpeedKey, SpeedForecast] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, name: str, device: str, num_devices: int, num_nodes: int) -> SpeedForecast:
-        return self.answer_all([(name, device, num_devices, num_nodes)])[0]
-
-    def answer_all(self, keys: Sequence[SpeedKey], *, workers: int = 0) -> list[SpeedForecast]:
-        """One answer per key; many at once are shared between processes."""
-        new = sorted({key for key in keys if key not in self._known})
-        # Those of one workload together, so that each process reads few graphs.
-        by_workload = [[key for key in new if key[0] == name] for name in sorted({key[0] for key in new})]
-        engine = "processes" if len(new) >= _WORTH_PROCESSES and len(by_workload) > 1 else "none"
-        bare = dataclasses.replace(self, _known={})
-        for chunk, found in zip(
-            by_workload,
-            distribute(_answer_chunk, by_workload, shared=(bare,), engine=engine, workers=workers),
-            strict=True,
-        ):
-            self._known.update(zip(chunk, found, strict=True))
-        return [self._known[key] for key in keys]
+        key = (name, device, num_devices, num_nodes)
+        if key not in self._known:
+            self._known[key] = _answer(self, *key)
+        return self._known[key]
 
     def find(self, source: str) -> str:
         """The path of a file as it can be opened from here; catalogue names stay as they are."""
@@ -73,20 +55,10 @@ class ForecastSource:
         raise InvalidInput(f"workload {source!r}: there is no such file here or in {self.folder.absolute()}")
 
 
-def forecast_speeds(
-    *, folder: Path | None = None, precision: str = "bf16", zero: int = 0, calibration: Calibration | None = None
-) -> ForecastSource:
-    return ForecastSource(folder=folder or Path(), precision=precision, zero=zero, calibration=calibration)
-
-
-def _answer_chunk(keys: Sequence[SpeedKey], source: ForecastSource) -> list[SpeedForecast]:
-    return [_answer(source, *key) for key in keys]
-
-
-def _options(source: str, batch: int | None, precision: str) -> WorkloadOptions:
+def _options(source: str, batch: int | None) -> WorkloadOptions:
     """A saved graph knows its precision and, unless it was captured at two sizes, its batch."""
     saved = source.endswith((".json", ".json.gz"))
-    return WorkloadOptions(batch=batch) if saved else WorkloadOptions(batch=batch or 1, precision=precision)
+    return WorkloadOptions(batch=batch) if saved else WorkloadOptions(batch=batch or 1, precision="bf16")
 
 
 @cache
@@ -120,13 +92,9 @@ def _answer(source: ForecastSource, name: str, device: str, num_devices: int, nu
             whole = decide(
                 Question(
                     source=path,
-                    workload=_options(path, batch, source.precision),
+                    workload=_options(path, batch),
                     cluster=table,
-                    parallelism={
-                        "data": num_devices,
-                        "zero": source.zero if num_devices > 1 else 0,
-                        "micro_batches": 1,
-                    },
+                    parallelism={"data": num_devices, "zero": 0, "micro_batches": 1},
                 )
             )
         learned = whole.calibration or source.calibration

@@ -165,17 +165,9 @@ class ByRule:
         return None if num_gpus > nodes.room[pool] else self.rule(nodes, int(num_gpus), pool)
 
 
-def consolidate(nodes: NodeMap, count: int, pool: int) -> Placement | None:
-    """As few nodes as possible: the tightest node that fits; larger jobs get empty nodes and the tightest one for the rest."""
-    return _consolidate(nodes, count, pool, list(range(nodes.width[pool] + 1)))
-
-
-def consolidate_wide(nodes: NodeMap, count: int, pool: int) -> Placement | None:
-    """The same, but the rest goes to the node with most free GPUs, as Helios does."""
-    return _consolidate(nodes, count, pool, list(range(nodes.width[pool], -1, -1)))
-
-
-def _consolidate(nodes: NodeMap, count: int, pool: int, rest_levels: Sequence[int]) -> Placement | None:
+def consolidate(nodes: NodeMap, count: int, pool: int, *, widest_rest: bool = False) -> Placement | None:
+    """As few nodes as possible: the tightest node that fits; larger jobs get empty nodes and the tightest one for the rest, or
+    (`widest_rest`) the one with most free GPUs."""
     width = nodes.width[pool]
     if nodes.by_count:
         return count_gpus(nodes, count, pool)
@@ -192,9 +184,8 @@ def _consolidate(nodes: NodeMap, count: int, pool: int, rest_levels: Sequence[in
     placement: list[tuple[int, float]] = [(node, float(width)) for node in chosen]
     if rest:
         taken = set(chosen)
-        found = (
-            node for free in rest_levels if free >= rest for node in nodes.nodes_with(pool, free) if node not in taken
-        )
+        levels = range(width, rest - 1, -1) if widest_rest else range(rest, width + 1)
+        found = (node for free in levels for node in nodes.nodes_with(pool, free) if node not in taken)
         node = next(found, -1)
         if node < 0:
             return None

@@ -33,14 +33,12 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """Smallest key first. A key that looks at no run time says so in `looks_at_run_times`; unless it is told, ours are known
-    and others are believed to look."""
+    """Smallest key first. A key that is not one of ours is believed to look at run times."""
 
     name: str
     key: Key
     preemptive: bool = False
     fit: str = "head"
-    looks_at_run_times: bool | None = None
 
     def __post_init__(self) -> None:
         if self.fit not in FITS:
@@ -48,8 +46,7 @@ class ByKey:
 
     @property
     def uses_estimates(self) -> bool:
-        looks = self.looks_at_run_times
-        return self.fit in ("easy", "conservative") or (self.key not in _BLIND_KEYS if looks is None else looks)
+        return self.fit in ("easy", "conservative") or self.key not in _BLIND_KEYS
 
     @property
     def uses_scale(self) -> bool:

@@ -67,9 +67,6 @@ class RoundPolicy(Protocol):
     def interval_s(self) -> float: ...
 
     @property
-    def on_events(self) -> bool: ...
-
-    @property
     def uses_progress(self) -> bool:
         """Whether the answer can change while the same jobs are there; if not, ticks without change are skipped."""
         ...

@@ -13,7 +13,6 @@ _OLD_GRES = re.compile(r"(?:^|,)(?:gres:)?gpu(?::([^:=,()]*[^:=,()\d][^:=,()]*))
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _TRES_CPU = re.compile(r"(?:^|,)cpu=(\d+)")
 _TRES_MEMORY = re.compile(r"(?:^|,)mem=([\d.]+)([KMGTP]?)")
-_REQ_MEM = re.compile(r"([\d.]+)([KMGTP]?)([nc]?)", re.IGNORECASE)
 _MEMORY = {"": 2.0**20, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 _SUBMIT = {
     "-d": "dependency", "--dependency": "dependency", "-a": "array", "--array": "array", "--exclusive": "exclusive",
@@ -88,15 +87,11 @@ def _read_cpus(row: Row) -> float:
 
 
 def _read_memory(row: Row) -> float:
-    """Bytes in all; `ReqMem` of older versions is per node (n) or per CPU (c)."""
+    """Bytes in all."""
     found = _TRES_MEMORY.search(read_name(row, "AllocTRES") or read_name(row, "ReqTRES") or "")
     if found is not None:
         return float(found[1]) * _MEMORY[found[2].upper()]
-    old = _REQ_MEM.fullmatch(read_name(row, "ReqMem") or "")
-    if old is None:
-        return math.nan
-    of = {"": 1.0, "n": read_number(row, "NNodes", "AllocNodes", default=1.0), "c": _read_cpus(row)}[old[3].lower()]
-    return float(old[1]) * _MEMORY[old[2].upper()] * of
+    return math.nan
 
 
 def read_submit_line(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -115,13 +115,6 @@ SpeedOracle = Callable[[str, str, int, int], SpeedForecast]
 """(workload, device, number of devices, number of nodes), a `SpeedKey`, to seconds per step."""
 
 
-@runtime_checkable
-class BatchOracle(Protocol):
-    """An oracle that answers many keys at once."""
-
-    def answer_all(self, keys: Sequence[SpeedKey]) -> Sequence[SpeedForecast]: ...
-
-
 class ForecastSpeeds:
     """Rates from forecasts, one call per (workload, device, devices, nodes). More GPUs mean more samples per step."""
 
@@ -145,21 +138,6 @@ class ForecastSpeeds:
         if key not in self._known:
             self._known[key] = self._oracle(*key)
         return self._known[key]
-
-    def prepare(self, jobs: JobTable) -> None:
-        """Ask at once what every job needs where it may start, if the oracle answers batches."""
-        oracle: object = self._oracle
-        if not isinstance(oracle, BatchOracle):
-            return
-        keys = dict.fromkeys(
-            self.key(workload, pool, gpus, 0 if gpus <= node.gpus_per_node else 1)
-            for job, workload in enumerate(jobs.workloads)
-            if workload is not None
-            for gpus in (max(int(jobs.num_gpus[job]), 1),)
-            for pool, node in enumerate(self._fleet.pools)
-            if gpus <= node.num_gpus
-        )
-        self._known.update(zip(keys, oracle.answer_all(list(keys)), strict=True))
 
     def rate(self, job: int, pool: int, num_gpus: float, locality: int) -> float:
         workload = self._jobs.workloads[job]
@@ -257,8 +235,6 @@ def forecast_jobs(
     believed = jobs.duration_s.copy()
     spreads = np.zeros(len(jobs))
     notes: list[str] = []
-    for each in speeds:
-        each.prepare(jobs)
     infeasible = 0
     for job, workload in enumerate(jobs.workloads):
         if workload is None:

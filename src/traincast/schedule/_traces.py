@@ -28,7 +28,7 @@ from traincast.schedule._jobs import NAMES, NUMBERS, JobTable
 from traincast.schedule._sacct import OPEN, read_sacct, read_slurm_json
 from traincast.spec import Request
 
-__all__ = ["FORMATS", "BadRow", "Trace", "guess_format", "read_trace", "write_columns", "write_trace"]
+__all__ = ["FORMATS", "BadRow", "Trace", "guess_format", "read_trace", "write_columns"]
 
 
 @noun
@@ -293,20 +293,6 @@ def _request(fields: Mapping[str, Any], line: int) -> Request:
     return Request(
         job_id=job_id, submit_s=float(fields["submit_s"]), num_gpus=float(fields["num_gpus"]), **known, **named
     )
-
-
-def write_trace(jobs: JobTable, path: Path) -> None:
-    """Our own table: parquet, or CSV by the ending."""
-    columns: dict[str, list[Any]] = {
-        "job_id": list(jobs.job_ids),
-        "submit_s": jobs.submit_s.tolist(),
-        "num_gpus": jobs.num_gpus.tolist(),
-    }
-    for name in NUMBERS:
-        columns[name] = [None if math.isnan(value) else value for value in getattr(jobs, name).tolist()]
-    for name, request_field in NAMES.items():
-        columns[request_field] = list(getattr(jobs, name))
-    write_columns(columns, path)
 
 
 def write_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -174,22 +175,10 @@ class SlurmLine(ServingLine):
         self._board.blocked[:] = False
         self._board.blocked[list(self._floor.nodes.down)] = True
 
-    def _eligible(self, most: int, *, per_user: int = 0, per_part: int = 0) -> list[int]:
-        """The first jobs in line that no limit of their QOS, their array or the scheduler holds back."""
-        found: list[int] = []
-        by_user: dict[str | None, int] = {}
-        by_part: dict[str, int] = {}
-        for *_, job in self._waiting:
-            if len(found) >= most:
-                break
-            user, part = self._floor.jobs.users[job], self._parts[job].name
-            if (per_user and by_user.get(user, 0) >= per_user) or (per_part and by_part.get(part, 0) >= per_part):
-                continue
-            if self._within_limits(job):
-                found.append(job)
-                by_user[user] = by_user.get(user, 0) + 1
-                by_part[part] = by_part.get(part, 0) + 1
-        return found
+    def _eligible(self, most: int) -> list[int]:
+        """The first jobs in line that no limit of their QOS or their array holds back."""
+        allowed = (job for *_, job in self._waiting if self._within_limits(job))
+        return list(islice(allowed, most))
 
     def _within_limits(self, job: int) -> bool:
         jobs, running = self._floor.jobs, self._floor.running
@@ -226,10 +215,9 @@ class SlurmLine(ServingLine):
 
     def _backfill(self, now_s: float) -> None:
         cycle, floor = self._site.cycle, self._floor
-        queue = self._eligible(cycle.max_job_test, per_user=cycle.max_job_user, per_part=cycle.max_job_part)
+        queue = self._eligible(cycle.max_job_test)
         ends = sorted((floor.believed_end(job, now_s), job) for job in floor.running)
-        jobs = self._board.run_backfill(now_s, now_s + cycle.window_s, cycle.resolution_s, queue, ends)
-        self._begin(jobs[: cycle.max_job_start] if cycle.max_job_start else jobs, now_s)
+        self._begin(self._board.run_backfill(now_s, now_s + cycle.window_s, cycle.resolution_s, queue, ends), now_s)
 
     def _begin(self, jobs: Sequence[int], now_s: float) -> None:
         for job in jobs:

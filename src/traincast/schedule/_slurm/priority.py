@@ -1,4 +1,4 @@
-"""Slurm's multifactor priority: age, fair share with a half-life, job size, partition, QOS and TRES."""
+"""Slurm's multifactor priority: age, fair share with a half-life, job size, partition and QOS."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -104,7 +104,7 @@ class Priorities:
         ]
         self.tree = ShareTree(site.associations, self._leaf_of, half_life_s=site.weights.half_life_s)
         self._fixed = self._count_fixed(jobs, parts, nodes)
-        self.billing = _bill(site, jobs, parts)
+        self.billing = _bill(site, jobs)
         self.values = np.zeros(len(jobs))
         self._fair: dict[object, float] = {}
         self.calculated_s = -math.inf
@@ -116,20 +116,13 @@ class Priorities:
         most = max((part.job_factor for part in site.partitions), default=1.0) or 1.0
         qos = np.array([site.qos[name].priority if name and name in site.qos else 0.0 for name in jobs.qos])
         most_qos = max((entry.priority for entry in site.qos.values()), default=0.0) or 1.0
-        total = {
-            "gpu": float(site.fleet.num_gpus),
-            "cpu": float(sum((pool.cpus_per_node or 0) * pool.num_nodes for pool in site.fleet.pools)) or 1.0,
-            "mem": sum((pool.memory_bytes_per_node or 0.0) * pool.num_nodes for pool in site.fleet.pools) or 1.0,
-        }
-        cpus, memory = np.nan_to_num(jobs.num_cpus), np.nan_to_num(jobs.memory_bytes)
+        all_cpus = float(sum((pool.cpus_per_node or 0) * pool.num_nodes for pool in site.fleet.pools)) or 1.0
+        cpus = np.nan_to_num(jobs.num_cpus)
         width = max(pool.gpus_per_node for pool in site.fleet.pools)
-        part_of_cpus = np.where(cpus > 0, cpus / total["cpu"], jobs.num_gpus / max(total["gpu"], width))
+        part_of_cpus = np.where(cpus > 0, cpus / all_cpus, jobs.num_gpus / max(site.fleet.num_gpus, width))
         size = (nodes / max(site.fleet.num_nodes, 1) + part_of_cpus) / 2
         size = 1 - size if weights.favor_small else size
         found = weights.partition * factors / most + weights.qos * qos / most_qos + weights.job_size * size
-        asked = {"cpu": cpus / total["cpu"], "mem": memory / total["mem"], "gres/gpu": jobs.num_gpus / total["gpu"]}
-        for name, weight in weights.tres:
-            found = found + weight * asked.get(name, np.zeros(len(jobs)))
         return np.asarray(found, dtype=np.float64)
 
     def recalculate(self, now_s: float) -> None:
@@ -156,14 +149,8 @@ class Priorities:
         return float(int(self._fixed[job] + weights.age * age + weights.fair_share * fair))
 
 
-def _bill(site: SlurmSite, jobs: JobTable, parts: Sequence[Partition]) -> Floats:
-    """Billed units a second: CPUs unless the partition weighs its TRES; GPUs where a log has no CPUs."""
-    cpus, mebibytes = np.nan_to_num(jobs.num_cpus), np.nan_to_num(jobs.memory_bytes) / 2**20
+def _bill(site: SlurmSite, jobs: JobTable) -> Floats:
+    """Billed units a second: CPUs, or GPUs where a log has no CPUs."""
+    cpus = np.nan_to_num(jobs.num_cpus)
     factor = np.array([site.qos[name].usage_factor if name and name in site.qos else 1.0 for name in jobs.qos])
-    plain = np.where(cpus > 0, cpus, jobs.num_gpus)
-    found = np.empty(len(jobs))
-    for job, part in enumerate(parts):
-        asked = {"cpu": cpus[job], "mem": mebibytes[job], "gres/gpu": jobs.num_gpus[job], "node": 1.0}
-        found[job] = sum(weight * asked.get(name, 0.0) for name, weight in part.billing) if part.billing else plain[job]
-    billed: Floats = found * factor
-    return billed
+    return np.asarray(np.where(cpus > 0, cpus, jobs.num_gpus) * factor)

@@ -45,7 +45,6 @@ class Weights:
     job_size: float = 0.0
     partition: float = 0.0
     qos: float = 0.0
-    tres: tuple[tuple[str, float], ...] = ()
     max_age_s: float = 7 * DAY_S
     half_life_s: float = 7 * DAY_S
     period_s: float = 300.0
@@ -61,9 +60,6 @@ class Cycle:
     interval_s: float = 30.0
     resolution_s: float = 60.0
     max_job_test: int = 500
-    max_job_user: int = 0
-    max_job_part: int = 0
-    max_job_start: int = 0
     queue_depth: int = 100
 
 
@@ -80,7 +76,6 @@ class Partition:
     max_nodes: float = math.inf
     qos: str | None = None
     preempt_mode: str | None = None
-    billing: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -273,19 +268,7 @@ def _read_partition(part: ConfPartition, names: Sequence[str]) -> Partition:
         max_nodes=float(max_nodes) if max_nodes.isdecimal() else math.inf,
         qos=words.get("qos"),
         preempt_mode=words["preemptmode"].upper() if "preemptmode" in words else None,
-        billing=_read_pairs(words.get("tresbillingweights", "")),
     )
-
-
-def _read_pairs(text: str) -> tuple[tuple[str, float], ...]:
-    """`CPU=1.0,Mem=0.25G,GRES/gpu=2` to names and weights; a weight of memory with a letter is per that unit."""
-    found = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([\w/:.-]+)=(\d+(?:\.\d*)?|\.\d+)([KMGT]?)\s*", part)
-        if match is not None:
-            unit = {"": 1.0, "K": 2.0**10, "M": 1.0, "G": 2.0**-10, "T": 2.0**-20}[match[3]]
-            found.append((match[1].lower(), float(match[2]) * (unit if match[1].lower() == "mem" else 1.0)))
-    return tuple(found)
 
 
 def _read_weights(words: Mapping[str, str]) -> Weights:
@@ -294,7 +277,6 @@ def _read_weights(words: Mapping[str, str]) -> Weights:
     def weight(key: str) -> float:
         return read_float(words, f"priorityweight{key}", 0.0)
 
-    tres = words.get("priorityweighttres", "")
     return Weights(
         basic=kind == "priority/basic",
         age=weight("age"),
@@ -302,7 +284,6 @@ def _read_weights(words: Mapping[str, str]) -> Weights:
         job_size=weight("jobsize"),
         partition=weight("partition"),
         qos=weight("qos"),
-        tres=_read_pairs(tres),
         max_age_s=parse_slurm_time(words.get("prioritymaxage", "7-0")),
         half_life_s=parse_slurm_time(words.get("prioritydecayhalflife", "7-0")),
         period_s=parse_slurm_time(words.get("prioritycalcperiod", "5")),
@@ -323,8 +304,5 @@ def _read_cycle(words: Mapping[str, str]) -> Cycle:
         interval_s=max(number("bf_interval", 30), 1.0),
         resolution_s=max(number("bf_resolution", 60), 1.0),
         max_job_test=int(number("bf_max_job_test", 500)),
-        max_job_user=int(number("bf_max_job_user", 0)),
-        max_job_part=int(number("bf_max_job_part", 0)),
-        max_job_start=int(number("bf_max_job_start", 0)),
         queue_depth=int(number("default_queue_depth", 100)),
     )
