@@ -13,7 +13,7 @@ ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 BALANCES = ("layers", "matmuls")
 RECOMPUTES = ("none", "selective", "full", "selective-op")
 """What runs again before its backward pass: nothing; the core of attention (Korthikanti et al. 2022); whole layers; or all of a
-layer but the result of attention and every second matmul with weights (torchtitan's selective checkpointing of operators)."""
+layer but the result of attention and every second matmul with weights (selective checkpointing of operators)."""
 OFFLOADS = ("host", "nvme")
 CONTEXT_METHODS = ("ring", "ulysses")
 """What ranks of the context axis exchange for attention: keys and values of all tokens, each rank keeping its queries; or
