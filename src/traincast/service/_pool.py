@@ -21,7 +21,7 @@ Report = Callable[[dict[str, Any]], None]
 
 NICENESS, NICENESS_BESIDE = 10, 15
 """Of workers, and of those that read large files or work for minutes: the process that answers everybody goes first, then those
-who wait for an answer. In a group of their own, as services and sessions are, nobody else's share changes."""
+who wait for an answer. In a group of their own, as services and logins are, nobody else's share changes."""
 CHUNK = 256 * 1024
 MOST_ANSWER = 128 * 2**20
 OUTSIDE = tuple(-each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
